@@ -1,0 +1,46 @@
+# Two commands for a newcomer: `make reproduce-table` and `make test`. Both set everything up first.
+PYTHON ?= python3
+PROFILE ?= quick
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help setup reproduce-table report publish test check format clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+setup: $(INSTALLED) ## .venv with the pinned dependencies
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[app,dev]'
+	@touch $@
+
+reproduce-table: $(INSTALLED) ## the speed-up table of PROFILE (quick | real | smoke): runs what is missing, resumes
+	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) || status=$$?; \
+	$(BIN)/python -m experiments.report outputs/$(PROFILE) && exit $$status
+
+report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, from its files
+	$(BIN)/python -m experiments.report outputs/$(PROFILE)
+
+publish: $(INSTALLED) ## commit-ready copy of the report of outputs/PROFILE under results/reference/
+	$(BIN)/python -m experiments.publish outputs/$(PROFILE)
+
+test: $(INSTALLED) ## all tests (those that need a GPU or network namespaces are skipped where there is none)
+	$(BIN)/python -m pytest
+
+check: test ## tests, ruff, pyright, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(INSTALLED) ## ruff's formatter and safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## everything that `make` made, results in outputs/ excepted
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis

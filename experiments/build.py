@@ -1,0 +1,161 @@
+"""Configuration -> objects: the schema, its checks, and the only place that instantiates."""
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError
+
+from sidco.compressor import check_ratio
+
+# what a configuration says beside what is measured
+ASIDE = ("ratio", "names", "output", "feedback", "compressor", "fail_fast")
+RATE_UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be run as it stands."""
+
+
+class Incompatible(ConfigError):
+    """Two choices that do not go together: a cell of a grid to be skipped, with the reason."""
+
+
+@dataclass
+class Training:
+    batch_per_rank: int = MISSING
+    clip_norm: float | None = None  # of the averaged gradient, in the 2-norm
+    steps: int = 20  # timed
+    excluded_steps: int = 4  # before them: DDP rebuilds its buckets, caches warm up
+    compute_only_steps: int = 5  # after them, under no_sync: what a step costs without any exchange
+    valid_batches: int = 5  # of the validation set, for a quality beside the speed; 0: none
+    autocast: bool = False  # bfloat16 where torch's autocast thinks fit
+    channels_last: bool = False
+
+
+@dataclass
+class Network:
+    shaped: bool = False
+    rate: str | None = None
+    burst_kib: int | None = None
+
+
+@dataclass
+class Workers:
+    world_size: int = 2
+    threads: int | None = None  # of each rank; null: the cores shared out evenly
+    timeout_s: int = 300  # of one collective
+    job_timeout_s: int = 3600  # of the job
+
+
+@dataclass
+class Config:
+    ratio: Any = 0.01  # checked here, where the message can name the range; a string such as 1/1000 is refused
+    seed: int = 1
+    model: Any = MISSING
+    dataset: Any = MISSING
+    task: Any = MISSING
+    optimizer: Any = MISSING
+    compressor: Any = None
+    feedback: Any = None
+    method: Any = None
+    plan: Any = MISSING
+    network: Network = field(default_factory=Network)
+    workers: Workers = field(default_factory=Workers)
+    training: Training = field(default_factory=Training)
+    names: dict[str, Any] = field(default_factory=dict)
+    output: str = MISSING
+    fail_fast: bool = False  # of a sweep: leave out what follows a failed job
+
+
+ConfigStore.instance().store("schema", Config)
+
+
+def rate_mbit(rate: str) -> float:
+    """'100mbit' -> 100.0."""
+    found = re.fullmatch(r"([0-9.]+)(kbit|mbit|gbit)", rate)
+    if not found or not _positive(found[1]):
+        raise ConfigError(f"network.rate must be a number above 0 and a unit, 100mbit or 1gbit, got {rate!r}")
+    return float(found[1]) * RATE_UNITS[found[2]]
+
+
+def check(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved configuration as plain containers, or a ConfigError that says what to write instead."""
+    try:
+        check_ratio(cfg.ratio)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    for key, low in (("training.steps", 1), ("training.excluded_steps", 0), ("workers.world_size", 1)):
+        if OmegaConf.select(cfg, key) < low:
+            raise ConfigError(f"{key} must be at least {low}, got {OmegaConf.select(cfg, key)}")
+    _check_network(cfg.network, cfg.workers.world_size)
+    try:
+        plain = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except InterpolationKeyError as error:
+        names = cfg.names
+        wanted = re.search(r"'([^']+)' not found", str(error))
+        raise Incompatible(
+            f"model {names.model} needs {wanted[1] if wanted else error}, which dataset {names.dataset} does not have"
+        ) from None
+    assert isinstance(plain, dict)
+    for part in ("method", "plan"):
+        build(plain[part])  # their constructors refuse what makes no sense: now, not on every rank later
+    if plain["compressor"] is None and plain["feedback"] is not None:
+        raise ConfigError("compressor=none sends everything, so nothing is left to feed back: drop feedback=")
+    return {str(key): value for key, value in plain.items()}
+
+
+def _check_network(network: DictConfig, world_size: int) -> None:
+    if not network.shaped:
+        if network.rate is not None:
+            raise ConfigError(f"network.rate={network.rate} limits nothing on loopback: add network=shaped")
+        return
+    if network.rate is None:
+        raise ConfigError("network=shaped needs network.rate, such as 100mbit")
+    rate_mbit(network.rate)
+    if world_size < 2:
+        raise ConfigError("network=shaped needs workers.world_size of at least 2: one rank has nobody to talk to")
+
+
+def scientific(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a checked configuration that decides what is measured.
+
+    `ratio` itself is not in it: what uses it has it resolved, so dense jobs of a grid over ratios are one job.
+    """
+    kept = {key: value for key, value in config.items() if key not in ASIDE}
+    kept["workers"] = {key: value for key, value in config["workers"].items() if not key.endswith("timeout_s")}
+    return kept
+
+
+def digest(content: Any) -> str:
+    """Twelve hexadecimal digits of the sha256 of anything that is JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def target_ratio(config: dict[str, Any]) -> float | None:
+    """The ratio the compressor aims at; None for one that has none."""
+    return (config["compressor"] or {}).get("ratio")
+
+
+def build(node: Any) -> Any:
+    """The object a node of a checked configuration describes; None for None."""
+    try:
+        return None if node is None else instantiate(node)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ValueError):  # a constructor's own words, without Hydra's around them
+            raise ConfigError(str(error.__cause__)) from None
+        raise
+
+
+def _positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False

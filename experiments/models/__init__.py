@@ -1,0 +1,1 @@
+"""The benchmarks' models: plain modules whose parameter counts a test pins to the paper's."""

@@ -1,0 +1,80 @@
+"""What a job writes down. Files are the truth; a name says its unit.
+
+config.yaml    the resolved configuration        env.json       machine, software, commit, code fingerprint
+steps.jsonl    one line a timed step (rank 0)    summary.json   one flat row: exists only if the job is done
+status.json    running | done | failed | diverged | skipped, with reason and traceback
+logs/          what each node printed            errors/        what each rank that failed raised
+"""
+
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Whole or not at all."""
+    aside = path.with_suffix(".partial")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(aside, path)
+
+
+def read_json(path: Path) -> Any:
+    """None where the file is absent or cut short."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+class Recorder:
+    """Writes steps as they come and the summary at the end. Rank 0 has one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._steps = (folder / "steps.jsonl").open("w")
+
+    def log(self, step: int, **scalars: float | None) -> None:
+        self._steps.write(json.dumps({"step": step, **scalars}) + "\n")
+        self._steps.flush()  # a job that is killed leaves what it measured
+
+    def close(self, **summary: Any) -> None:
+        self._steps.close()
+        write_json(self._folder / "summary.json", summary)
+
+
+def environment(fingerprint: str) -> dict[str, Any]:
+    """Where and with what a number was measured."""
+    import torch
+
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "hardware": hardware(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(terse=True),
+        "python_version": platform.python_version(),
+        "torch_version": torch.__version__,
+        "commit": commit or "unknown",
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else None,
+        "code_fingerprint": fingerprint,
+    }
+
+
+def hardware() -> str:
+    """The processor's name and the number of cores, and the GPUs if there are any."""
+    import torch
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return f"{os.cpu_count()}x {model}" + (f" + {len(gpus)}x {gpus[0]}" if gpus else "")
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,120 @@
+"""What each rank runs: `torchrun -m experiments.worker JOB_FOLDER`.
+
+Rank 0 writes; a rank that fails says why in a file of its own.
+"""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import OmegaConf
+
+from experiments.build import build, target_ratio
+from experiments.loop import Diverged, Trainer
+from experiments.record import Recorder, read_json, write_json
+from sidco.comm import Ranks
+from sidco.method import AllGather, NonFiniteGradient
+from sidco.workers import DDPWorkers
+
+PROBE_SIZES = (100_000, 1_000_000, 10_000_000)  # bytes
+
+
+def main(folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    if "SIDCO_LAUNCHER" in os.environ:
+        threading.Thread(target=_watch, args=(int(os.environ["SIDCO_LAUNCHER"]),), daemon=True).start()
+    try:
+        _run(folder, rank)
+    except BaseException as error:
+        kind = "diverged" if isinstance(error, Diverged | NonFiniteGradient) else "failed"
+        content = {"kind": kind, "rank": rank, "time": time.time(), "error": str(error) or type(error).__name__}
+        write_json(folder / "errors" / f"rank{rank}.json", {**content, "traceback": traceback.format_exc()})
+        traceback.print_exc()
+        # not sys.exit: a peer is perhaps in a collective with us, and the interpreter would wait for its threads
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _run(folder: Path, rank: int) -> None:
+    loaded = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    assert isinstance(loaded, dict)
+    config: dict[str, Any] = {str(key): value for key, value in loaded.items()}
+    world_size, settings = int(os.environ["WORLD_SIZE"]), config["workers"]
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    here = int(os.environ.get("SIDCO_RANKS_HERE", local))  # emulated nodes share one machine's cores
+    torch.set_num_threads(settings["threads"] or max(1, (os.cpu_count() or 1) // here))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=settings["timeout_s"]))
+    link = _probe(dist.group.WORLD) if dist.group.WORLD and world_size > 1 else {}
+    torch.manual_seed(config["seed"])  # the same start on all ranks; DDP sends rank 0's all the same
+    model = build(config["model"])
+    if config["training"]["channels_last"]:
+        model = model.to(memory_format=torch.channels_last)
+    parameters = sum(p.numel() for p in model.parameters())
+    workers = DDPWorkers(model, build(config["method"]), build(config["plan"]), seed=config["seed"])
+    optimizer = build(config["optimizer"])(workers.model.parameters())
+    torch.manual_seed(config["seed"] * 1000 + rank)  # dropout differs between ranks
+    recorder = Recorder(folder) if rank == 0 else None
+    log = recorder.log if recorder else lambda step, **scalars: None
+    trainer = Trainer(
+        workers, build(config["task"]), build(config["dataset"]), optimizer,
+        config["training"], rank, world_size, config["seed"],
+    )  # fmt: skip
+    summary = trainer.run(log, target_ratio(config))
+    if not summary["replicas_agree"]:
+        raise RuntimeError("replicas differ after training: ranks applied different updates")
+    if recorder:
+        started = read_json(folder / "status.json")
+        recorder.close(
+            **{f"name_{k}": v for k, v in config["names"].items()},
+            **summary, **link,
+            parameters=parameters, world_size=world_size, ranks_per_node=local,
+            threads_per_rank=torch.get_num_threads(), job_seconds=round(time.time() - started["started"], 1),
+        )  # fmt: skip
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _probe(group: dist.ProcessGroup) -> dict[str, float]:
+    """Mb/s that leave this rank's interface in gloo's all-reduce and all-gather and in our gather: what the link gives.
+
+    Each first runs once untimed, for connections to be made. A burst lets a small message through faster than the rate.
+    """
+    rates, comm, world_size = {}, Ranks(group), dist.get_world_size(group)
+    for nbytes in PROBE_SIZES:
+        buffer = torch.zeros(nbytes // 4)
+        parts = [torch.empty_like(buffer) for _ in range(world_size)]
+        gathered = (world_size - 1) * nbytes
+        ways: dict[str, tuple[Callable[[], Any], float]] = {
+            "all_reduce": (partial(dist.all_reduce, buffer, group=group), 2 * gathered / world_size),
+            "all_gather": (partial(dist.all_gather, parts, buffer, group=group), gathered),
+            "gather": (partial(comm.answer, AllGather(buffer, 0)), gathered),
+        }
+        for name, (run, sent) in ways.items():
+            if nbytes == PROBE_SIZES[0]:
+                run()
+            dist.barrier(group)
+            start = time.perf_counter()
+            run()
+            rates[f"probe_{name}_{nbytes // 1000}kb_mbit_per_s"] = 8e-6 * sent / (time.perf_counter() - start)
+    return rates
+
+
+def _watch(launcher: int) -> None:
+    """End with the launcher, however it ended: a rank left alone would wait for peers, or hold the next job's port."""
+    while True:
+        time.sleep(2)
+        if not Path(f"/proc/{launcher}").exists():
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Gradient compression as DDP hooks: `attach(model, Gathered(ErrorFeedback(Sidco(...))))` and nothing else changes."""

@@ -1,0 +1,1 @@
+"""The passes over memory that compression is made of, one contract for each device."""

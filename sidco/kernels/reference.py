@@ -1,0 +1,88 @@
+"""The passes over memory in plain torch: the meaning that faster kernels are held against.
+
+Vectors are walked in pieces that stay in cache, and sums are taken over fixed rows of a piece, so that the result does
+not depend on the number of threads.
+"""
+
+from collections.abc import Iterator, Set
+
+import torch
+from torch import Tensor
+
+PIECE = 1 << 16  # floats in flight: 256 KiB, a piece and its scratch fit a core's second-level cache
+ROW = 1 << 10  # floats summed by one thread, in one order
+
+
+def moments(x: Tensor, above: Tensor | None, sums: Set[str]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(count, total, squares, logs, maximum) of a = |x| - above where |x| > above; see `sidco.view.Moments`.
+
+    Reads n (from memory once, from cache once for each sum). `x` is (n,) of any float type; results are float64.
+    """
+    zero = torch.zeros((), dtype=torch.float64, device=x.device)
+    nan = torch.full_like(zero, torch.nan)
+    rows: dict[str, list[Tensor]] = {name: [] for name in ("count", "total", *sums)}
+    for piece in _pieces(x):
+        a = piece.float().abs()  # a copy also where x is float32: abs() allocates
+        if above is not None:
+            a = a.sub_(above.float()).clamp_min_(0)  # a > b makes a - b > 0 in gradual underflow: the count is exact
+            rows["count"].append(torch.count_nonzero(a))
+        rows["total"].append(_row_sums(a))
+        if "squares" in sums:  # float64: squares of 1e30 and of 1e-40 are both out of float32's range
+            rows["squares"].append(_row_sums(a.double().square_()))
+        if "logs" in sums:
+            rows["logs"].append(_row_sums(a.log().masked_fill_(a == 0, 0)))
+        if "maximum" in sums:
+            rows["maximum"].append(a.amax())
+    count = zero + x.numel() if above is None else _all(rows["count"], zero)
+    return (
+        count,
+        _all(rows["total"], zero),
+        _all(rows["squares"], zero) if "squares" in sums else nan,
+        _all(rows["logs"], zero) if "logs" in sums else nan,
+        (torch.stack(rows["maximum"]).amax().double() if x.numel() else zero) if "maximum" in sums else nan,
+    )
+
+
+def select(x: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+    """(values, ascending int64 indices) of the coordinates with |x| > threshold, a 0-d tensor. Reads n, writes k."""
+    found, start = [], 0
+    for piece in _pieces(x):
+        found.append((piece.abs() > threshold).nonzero().squeeze(1).add_(start))
+        start += piece.numel()
+    indices = torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=x.device)
+    return x[indices], indices
+
+
+def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(values, ascending int64 indices) of the k largest magnitudes, by torch.topk."""
+    indices = x.abs().topk(k, sorted=False).indices.sort().values
+    return x[indices], indices
+
+
+def finite(x: Tensor) -> bool:
+    """Is every value a number? Reads n; one host synchronisation."""
+    if not x.numel():
+        return True
+    low, high = torch.aminmax(x)  # both carry a NaN through, and an infinity is one of them
+    return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
+def _pieces(x: Tensor) -> Iterator[Tensor]:
+    return iter(x.split(PIECE)) if x.numel() else iter(())
+
+
+def _row_sums(a: Tensor) -> Tensor:
+    """Sums of whole rows and of the rest. Rows are never split between threads."""
+    whole = a.numel() // ROW * ROW
+    if whole == a.numel():
+        return a.view(-1, ROW).sum(1).double()
+    return torch.cat([a[:whole].view(-1, ROW).sum(1).double(), a[whole:].sum(dtype=torch.float64).view(1)])
+
+
+def _all(parts: list[Tensor], zero: Tensor) -> Tensor:
+    if not parts:
+        return zero.clone()
+    joined = torch.cat([part.reshape(-1) for part in parts]).double()
+    while joined.numel() > ROW:  # again in rows: a long list of sums must not be split between threads either
+        joined = _row_sums(joined)
+    return joined.sum()

@@ -1,0 +1,150 @@
+"""What crosses the wire: a message that stands for a dense vector, knows its bytes and adds itself to a sum."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+INT32_MAX = 2**31 - 1
+
+
+class Payload(ABC):
+    """A message standing for a dense vector of `numel` values; `unpack(pack())` gives it back bit for bit."""
+
+    summable: ClassVar[bool]  # may packed buffers be added on the wire, that is by an all-reduce?
+
+    @property
+    @abstractmethod
+    def numel(self) -> int:
+        """Coordinates it stands for."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Coordinates sent."""
+
+    @abstractmethod
+    def pack(self) -> Tensor:
+        """(m,) one contiguous buffer: what is sent, whole. Its `nbytes` are the bytes of the message."""
+
+    @classmethod
+    @abstractmethod
+    def unpack(cls, buffer: Tensor, numel: int) -> Self:
+        """The inverse of `pack`; the result may share memory with `buffer`."""
+
+    @abstractmethod
+    def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
+        """out += alpha * self, where `out` is (numel,)."""
+
+    @abstractmethod
+    def clear(self, out: Tensor) -> None:
+        """Zero the coordinates it carries in `out` (numel,): the masking of momentum correction."""
+
+
+@dataclass(frozen=True)
+class Dense(Payload):
+    """Every coordinate, in the float type it travels in: the sum of two messages is the message of the sum."""
+
+    values: Tensor  # (n,) float32, float16 or bfloat16
+    summable: ClassVar[bool] = True
+
+    @property
+    def numel(self) -> int:
+        return self.values.numel()
+
+    @property
+    def count(self) -> int:
+        return self.values.numel()
+
+    def pack(self) -> Tensor:
+        return self.values
+
+    @classmethod
+    def unpack(cls, buffer: Tensor, numel: int) -> Self:
+        return cls(buffer)
+
+    def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
+        out.add_(self.values, alpha=alpha)
+
+    def clear(self, out: Tensor) -> None:
+        out.zero_()
+
+
+@dataclass(frozen=True)
+class Sparse(Payload):
+    """k values with their places: 8 bytes a coordinate (12 where indices need 64 bits), nothing else.
+
+    The buffer is [values | indices] as raw 32-bit words. Indices are never cast to a float type, where they are
+    exact only to 2^24. There is no header: the length of the buffer tells k.
+    """
+
+    values: Tensor  # (k,) float32
+    indices: Tensor  # (k,) ascending, unique; int32 while numel < 2^31, else int64
+    length: int
+    summable: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, values: Tensor, indices: Tensor, numel: int) -> Self:
+        """From values of any float type and ascending indices of any integer type."""
+        return cls(values.float(), indices.to(index_dtype(numel)), numel)
+
+    @property
+    def numel(self) -> int:
+        return self.length
+
+    @property
+    def count(self) -> int:
+        return self.values.numel()
+
+    def pack(self) -> Tensor:
+        return torch.cat([self.values.view(torch.int32), self.indices.view(torch.int32)])
+
+    @classmethod
+    def unpack(cls, buffer: Tensor, numel: int) -> Self:
+        dtype = index_dtype(numel)
+        words = 1 + dtype.itemsize // 4
+        k, rest = divmod(buffer.numel(), words)
+        if rest:
+            raise ValueError(f"a sparse message has {words} words a coordinate, got {buffer.numel()} words")
+        indices = buffer[k:]
+        if dtype == torch.int64:  # its words may start at an address that int64 cannot be viewed at
+            indices = indices.clone()
+        return cls(buffer[:k].view(torch.float32), indices.view(dtype), numel)
+
+    def validate(self) -> None:
+        """Raise unless indices are unique, ascending and in range: what a receiver may check of a stranger."""
+        k = self.count
+        if self.indices.numel() != k:
+            raise ValueError(f"{k} values with {self.indices.numel()} indices: a message needs one each")
+        if not k:
+            return
+        if k > 1 and not bool((self.indices[1:] > self.indices[:-1]).all()):
+            raise ValueError("indices must be unique and ascending")
+        first, last = int(self.indices[0]), int(self.indices[-1])
+        if first < 0 or last >= self.numel:
+            raise ValueError(f"indices must lie in [0, {self.numel}), got {first} to {last}")
+
+    def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
+        # index_add_, not out[i] += v: it is the one that stays right whatever the indices are
+        out.index_add_(0, self.indices, self.values.to(out.dtype), alpha=alpha)
+
+    def clear(self, out: Tensor) -> None:
+        out[self.indices.long()] = 0
+
+
+def index_dtype(numel: int) -> torch.dtype:
+    """int32 while it can name every coordinate."""
+    return torch.int32 if numel <= INT32_MAX else torch.int64
+
+
+def mean_of(payloads: Sequence[Payload], out: Tensor) -> Tensor:
+    """THE aggregation: the mean of what all ranks sent, written to `out` (n,) in rank order, so bits are the same
+    on every rank. Counts may differ per rank.
+    """
+    out.zero_()
+    for payload in payloads:
+        payload.add_to(out, 1.0 / len(payloads))
+    return out

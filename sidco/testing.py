@@ -1,0 +1,254 @@
+"""The contract battery: what every compressor must obey, as plain functions that raise AssertionError.
+
+    for law in LAWS:
+        law(MyCompressor(ratio=0.01))
+
+A new compressor's own tests, in this repository or another, run the same laws; nothing here needs pytest.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sidco.comm import Traffic, lockstep
+from sidco.compressor import Compressor, target_count
+from sidco.feedback import ErrorFeedback
+from sidco.method import Gathered, NonFiniteGradient
+from sidco.payload import Dense, Payload, Sparse, mean_of
+
+Law = Callable[[Compressor[Any]], None]
+
+STEPS = 6
+
+
+def samples(n: int, seed: int) -> dict[str, Tensor]:
+    """(n,) float32 vectors of the distributions gradients are compared with, scaled to about 1e-3."""
+    generator = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(n, generator=generator, dtype=torch.float64) - 0.5
+    normal = torch.randn(5, n, generator=generator, dtype=torch.float64)
+    signs = torch.where(torch.rand(n, generator=generator) < 0.5, -1.0, 1.0)
+    vectors = {
+        "laplace": -uniform.sign() * torch.log1p(-2 * uniform.abs()),
+        "double_gamma": signs * normal[0] ** 2,  # the square of a normal is gamma of shape 1/2
+        "student_t": normal[1] / (normal[2:5] ** 2).mean(0).sqrt(),  # 3 degrees of freedom
+        "normal": normal[0],
+    }
+    return {name: (1e-3 * x).float() for name, x in vectors.items()}
+
+
+def edge_vectors() -> dict[str, Tensor]:
+    """Vectors that have broken compressors, all of them legal."""
+    spike = torch.zeros(1000)
+    spike[617] = -3.0
+    mostly_zero = torch.zeros(10_000)
+    mostly_zero[::1000] = torch.linspace(-1, 1, 10)
+    two = torch.ones(1000)
+    two[::7] = -2.0
+    return {
+        "empty": torch.empty(0),
+        "one element": torch.tensor([0.5]),
+        "ten elements": torch.linspace(-1, 1, 10),
+        "zeros": torch.zeros(1000),
+        "one spike": spike,
+        "ones": torch.ones(1000),
+        "constant 0.1": torch.full((1000,), -0.1),
+        "two values": two,
+        "99.9 % zeros": mostly_zero,
+        "denormals": torch.linspace(-1, 1, 1001) * 1e-40,
+        "huge": torch.linspace(-1, 1, 1001) * 1e30,
+        "bfloat16": torch.randn(5000, generator=torch.Generator().manual_seed(3)).bfloat16(),
+        "float16": torch.randn(5000, generator=torch.Generator().manual_seed(4)).half(),
+    }
+
+
+def dense_of(payload: Payload) -> Tensor:
+    """(n,) float32: the vector the message stands for."""
+    return mean_of([payload], torch.empty(payload.numel))
+
+
+def leaves_its_input_alone(compressor: Compressor[Any]) -> None:
+    """Law 1: x is not modified, and the message does not change when x does afterwards."""
+    x = samples(5000, 1)["laplace"]
+    before = x.clone()
+    payload, _ = compressor.compress(x, compressor.init(x))
+    _same(x, before, "compress changed its input")
+    sent = payload.pack().clone()
+    x.fill_(7.0)
+    _same(payload.pack(), sent, "the message shares memory with the input")
+
+
+def survives_the_wire(compressor: Compressor[Any]) -> None:
+    """Law 2: unpack(pack(p)) == p; indices unique, ascending, in range, of 32 bits; bytes are those of the buffer."""
+    for _, x, payload in _messages(compressor):
+        buffer = payload.pack()
+        assert buffer.dim() == 1, f"a message is one flat buffer, got shape {tuple(buffer.shape)}"
+        assert buffer.is_contiguous(), "a message is one contiguous buffer"
+        again = type(payload).unpack(buffer.clone(), x.numel())
+        assert (again.numel, again.count) == (payload.numel, payload.count) == (x.numel(), payload.count)
+        _same(again.pack(), buffer, "unpack(pack(p)) is another message")
+        _same(dense_of(again), dense_of(payload), "unpack(pack(p)) stands for another vector")
+        if isinstance(payload, Sparse):
+            payload.validate()
+            assert payload.indices.dtype == torch.int32, f"32 bits are enough for {x.numel()} coordinates"
+            assert buffer.nbytes == 8 * payload.count, "a coordinate costs a value and an index, 8 bytes"
+        if isinstance(payload, Dense):
+            assert buffer.nbytes == payload.values.itemsize * x.numel()
+
+
+def loses_nothing(compressor: Compressor[Any]) -> None:
+    """Law 3: with error feedback, sum of sent + residual = sum of gradients, to rounding."""
+    feedback = compressor if isinstance(compressor, ErrorFeedback) else ErrorFeedback(compressor)
+    for name in samples(1, 0):
+        x = samples(4000, 0)[name]
+        state = feedback.init(x)
+        total, sent = torch.zeros(4000, dtype=torch.float64), torch.zeros(4000, dtype=torch.float64)
+        for step in range(STEPS):
+            x = samples(4000, step)[name]
+            payload, state = feedback.compress(x, state)
+            total += x
+            sent += dense_of(payload)
+        error = (sent + state.residual - total).abs().max().item()
+        assert error <= 1e-6 * max(total.abs().max().item(), 1e-3), f"{name}: {error} was lost"
+
+
+def repeats_itself(compressor: Compressor[Any]) -> None:
+    """Law 4: same input and state, same bits, at any thread count; the global random state is not touched."""
+    x = samples(300_000, 5)["double_gamma"]
+    threads, runs = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 1):
+            torch.set_num_threads(count)
+            torch.manual_seed(count)
+            random_state = torch.get_rng_state()
+            state = compressor.init(x, seed=11)
+            sent = []
+            for _ in range(STEPS):
+                payload, state = compressor.compress(x, state)
+                sent.append(payload.pack().clone())
+            _same(torch.get_rng_state(), random_state, "the global random state was touched")
+            runs.append(sent)
+    finally:
+        torch.set_num_threads(threads)
+    for other in runs[1:]:
+        for step, (first, second) in enumerate(zip(runs[0], other, strict=True)):
+            _same(first, second, f"step {step}: the same input and state gave other bits")
+
+
+def counts_ranks_apart(compressor: Compressor[Any]) -> None:
+    """Laws 3 to 5: ranks with very different vectors agree on the exact mean, and traffic is what was handed over."""
+    world, n = 3, 3000
+    method, layout = Gathered(compressor), (("w", torch.Size([n])),)
+    meters = [Traffic() for _ in range(world)]
+    base = samples(n, 9)["student_t"]
+    states = [method.init(base, layout=layout, seed=2) for _ in range(world)]
+    twins = [compressor.init(base, layout=layout, seed=2) for _ in range(world)]
+    last: list[int] = []
+    for step in range(STEPS):
+        x = samples(n, step)["student_t"]
+        vectors = [x * (rank + 1) + (torch.arange(n) % (rank + 2) == 0) * 1e-3 * step for rank in range(world)]
+        vectors[2] = vectors[2] if step % 2 else torch.zeros(n)  # silence on one rank only
+        results = lockstep([method.aggregate([v], s) for v, s in zip(vectors, states, strict=True)], meters)
+        states = [state for _, state in results]
+        messages = []
+        for rank, v in enumerate(vectors):
+            payload, twins[rank] = compressor.compress(v, twins[rank])
+            messages.append(payload)
+        expected = torch.stack([dense_of(message).double() for message in messages]).mean(0)
+        tolerance = 1e-6 if messages[0].pack().dtype.itemsize >= 4 else 2**-7
+        for mean, _ in results:
+            _same(mean, results[0][0], "replicas differ")
+            error = (mean - expected).abs().max().item()
+            assert error <= tolerance * expected.abs().max().item(), f"step {step}: the mean is off by {error}"
+        last = [message.pack().nbytes for message in messages]
+    total = [meter.payload_bytes for meter in meters]
+    assert all(t >= b for t, b in zip(total, last, strict=True)), f"traffic {total} is less than the last step's {last}"
+
+
+def accepts_edge_vectors(compressor: Compressor[Any]) -> None:
+    """Law 6: legal vectors give legal messages; one that is not all zero never goes silent."""
+    for name, x, payload in _messages(compressor, edge_vectors()):
+        sent = dense_of(payload)
+        assert 0 <= payload.count <= x.numel(), f"{name}: {payload.count} of {x.numel()} coordinates"
+        assert bool(torch.isfinite(sent).all()) or name == "huge", f"{name}: sent something that is not a number"
+        if x.numel() and bool((x != 0).any()):
+            assert payload.count >= 1, f"{name}: a non-zero vector was not heard of"
+
+
+def stops_at_nan(compressor: Compressor[Any]) -> None:
+    """Law 6: a NaN or an infinity on one rank stops all ranks in that step, and leaves every residual a number."""
+    for bad in (torch.nan, torch.inf):
+        method, n = Gathered(compressor), 500
+        layout = (("w", torch.Size([n])),)
+        x = samples(n, 2)["laplace"]
+        states = [method.init(x, layout=layout, seed=0) for _ in range(2)]
+        poisoned = x.clone()
+        poisoned[3] = bad
+        dialogues = [method.aggregate([v], s) for v, s in zip((x, poisoned), states, strict=True)]
+        answers: list[Any] = [d.send(None) for d in dialogues]
+        shared = [request.buffer for request in answers]
+        for dialogue in dialogues:
+            reply = shared if any(b is None for b in shared) else shared[0] + shared[1]
+            try:
+                dialogue.send(reply)
+            except NonFiniteGradient:
+                continue
+            raise AssertionError(f"a rank went on after {bad}")
+        for state in states:
+            for part in state if isinstance(state, tuple) else ():
+                assert not isinstance(part, Tensor) or bool(torch.isfinite(part).all()), "a residual was poisoned"
+
+
+def is_odd(compressor: Compressor[Any]) -> None:
+    """C(-x) = -C(x): signs carry no bias."""
+    x = samples(4000, 6)["laplace"]
+    plus, _ = compressor.compress(x, compressor.init(x, seed=1))
+    minus, _ = compressor.compress(-x, compressor.init(x, seed=1))
+    assert torch.equal(dense_of(minus), -dense_of(plus)), "C(-x) is not -C(x)"
+
+
+def keeps_its_density(compressor: Compressor[Any]) -> None:
+    """Law 7: in the long run k_hat / k lies in the band the compressor states."""
+    ratio = getattr(getattr(compressor, "inner", compressor), "ratio", None)
+    if compressor.band is None or ratio is None or isinstance(compressor, ErrorFeedback):
+        return
+    low, high = compressor.band
+    n, calls, settled = 40_000, 90, 50
+    for name in samples(1, 0):
+        state, counts = compressor.init(torch.zeros(n), seed=3), []
+        for call in range(calls):
+            payload, state = compressor.compress(samples(n, call)[name], state)
+            counts.append(payload.count)
+        mean = sum(counts[settled:]) / (calls - settled) / target_count(n, ratio)
+        assert low <= mean <= high, f"{name}: k_hat / k is {mean:.2f} in the long run, stated {low} to {high}"
+
+
+LAWS: tuple[Law, ...] = (
+    leaves_its_input_alone,
+    survives_the_wire,
+    loses_nothing,
+    repeats_itself,
+    counts_ranks_apart,
+    accepts_edge_vectors,
+    stops_at_nan,
+    is_odd,
+    keeps_its_density,
+)
+
+
+def _messages(
+    compressor: Compressor[Any], vectors: dict[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor, Payload]]:
+    for name, x in (vectors or samples(5000, 1)).items():
+        state = compressor.init(x, seed=1)
+        for _ in range(STEPS):
+            payload, state = compressor.compress(x, state)
+            yield name, x, payload
+
+
+def _same(a: Tensor, b: Tensor, complaint: str) -> None:
+    """Bit for bit, NaN included."""
+    assert (a.dtype, a.shape) == (b.dtype, b.shape), f"{complaint}: {a.dtype} {a.shape}, {b.dtype} {b.shape}"
+    as_bytes = (a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+    assert torch.equal(*as_bytes), complaint

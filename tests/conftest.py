@@ -1,0 +1,25 @@
+"""Shared by all tests."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def composed():
+    """`composed("compressor=topk", …)`: the job configuration as the application sees it."""
+
+    def compose_job(*overrides: str) -> DictConfig:
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            whole = compose("config", overrides=list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(whole)
+        return OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
+
+    return compose_job

@@ -1,0 +1,332 @@
+"""What the ranks of tests/test_ddp.py run: all cases in one set of processes, results in a file a rank.
+
+    RANK=0 WORLD_SIZE=3 … python tests/ddp_cases.py FOLDER
+
+A case is a function of (rank, group): it runs on the ranks of the group and returns what the test then looks at.
+The module is imported by the test too, which runs the same training on virtual workers.
+"""
+
+import faulthandler
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from sidco.comm import Ranks
+from sidco.compressor import Compressor
+from sidco.compressors.cast import Cast
+from sidco.compressors.topk import TopK
+from sidco.feedback import ErrorFeedback
+from sidco.hook import attach
+from sidco.method import AllGather, Gathered, Method
+from sidco.plan import PerParameter, Plan, SizeCapped, WholeModel
+from sidco.workers import VirtualWorkers
+
+WORLD = 3
+
+
+class Groups(NamedTuple):
+    """Of the same ranks: DDP's, and the one exchanges run on. Made once: a process group is dear, and its name depends
+    on how many a process has made, which differs between ranks here.
+    """
+
+    ddp: dist.ProcessGroup
+    ours: dist.ProcessGroup
+
+
+STEPS = 5
+PLANS = {"model": WholeModel(), "parameter": PerParameter(), "capped": SizeCapped(mib=0.5)}
+
+
+class Mixed(nn.Module):
+    """Odd sizes, equal sizes that a rebuilt bucket may swap, a frozen embedding, a parameter that is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 12)
+        self.embed.weight.requires_grad_(False)
+        self.rnn = nn.LSTM(12, 16)
+        self.twin_a, self.twin_b = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.out = nn.Linear(16, 7)
+        self.idle = nn.Parameter(torch.ones(5))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.rnn(self.embed(tokens))
+        return self.out(torch.tanh(self.twin_b(torch.tanh(self.twin_a(hidden)))))
+
+
+class Wide(nn.Module):
+    """4 x (600 x 600): many buckets at bucket_cap_mb=1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(600, 600) for _ in range(4)))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.one_hot(tokens % 600, 600).float().mean(0)
+        return self.layers(x)[:, :7].unsqueeze(0).expand(*tokens.shape, 7)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training run that ranks and virtual workers both do."""
+
+    model: type[nn.Module]
+    method: Method
+    plan: Plan
+    world: int
+    bucket_cap_mb: float = 25
+
+
+def trainings(compressors: dict[str, Compressor]) -> dict[str, Training]:
+    """Every compressor once at each world size, and TopK over plans, models and bucket sizes."""
+    runs = {}
+    for name, compressor in compressors.items():
+        for world in (2, 3):
+            runs[f"{name}/{world}"] = Training(Mixed, Gathered(compressor), WholeModel(), world)
+    topk = Gathered(ErrorFeedback(TopK(0.05)))
+    for plan_name, plan in PLANS.items():
+        for cap in (0.001, 25):
+            runs[f"topk-{plan_name}-{cap}/2"] = Training(Mixed, topk, plan, 2, cap)
+        runs[f"topk-wide-{plan_name}/3"] = Training(Wide, topk, plan, 3, 1)
+    return runs
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ranks see other data, and rank 1's gradient is far larger, so counts differ."""
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return (
+        torch.randint(0, 50, (6, 4), generator=generator),
+        torch.randint(0, 7, (6, 4), generator=generator),
+    )
+
+
+def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+    tokens, targets = batch(rank, step)
+    loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    return loss * (1 if rank == 0 else 30 * rank)
+
+
+def fresh(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind()
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def train_virtually(run: Training) -> dict[str, torch.Tensor]:
+    torch.set_num_threads(1)  # as on ranks: a matrix product's bits depend on it
+    model = fresh(run.model)
+    workers = VirtualWorkers(model, run.method, run.plan, world_size=run.world, seed=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for step in range(STEPS):
+        workers.backward([loss_of(model, rank, step) for rank in range(run.world)])
+        optimizer.step()
+    return weights(model)
+
+
+def train_on_ranks(run: Training, rank: int, groups: Groups) -> dict:
+    model = DDP(
+        fresh(run.model), process_group=groups.ddp, bucket_cap_mb=run.bucket_cap_mb, find_unused_parameters=True
+    )
+    attachment = attach(model, run.method, plan=run.plan, seed=3, group=groups.ours)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for step in range(STEPS):
+        loss_of(model, rank, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    result = {"weights": weights(model.module), "traffic": vars(attachment.traffic())}
+    attachment.detach()
+    return result
+
+
+def plain_ddp(rank: int, groups: Groups) -> dict:
+    """Case 3: the same steps through plain DDP, through `dense`, and after detach."""
+    found = {}
+    for way in ("plain", "dense", "detached"):
+        model = DDP(fresh(Wide), process_group=groups.ddp)
+        if way != "plain":
+            attachment = attach(model, Gathered(Cast("float32")), group=groups.ours)
+            if way == "detached":
+                attachment.detach()
+        for step in range(2):
+            model.zero_grad()
+            loss_of(model, rank, step).backward()
+        found[way] = {name: p.grad.clone() for name, p in model.module.named_parameters()}
+    return found
+
+
+def gathers(rank: int, groups: Groups) -> dict:
+    """Case 6: messages of 0, 1 and many elements, and ranks with nothing to say."""
+    comm, found = Ranks(groups.ours), {}
+    for name, sizes in {"mixed": (0, 1, 100_000), "none": (0, 0, 0), "one": (5, 0, 0), "last": (0, 0, 3)}.items():
+        before = comm.traffic.copy()
+        buffer = torch.arange(sizes[rank], dtype=torch.int32) + 1000 * rank
+        found[name] = comm.answer(AllGather(buffer, 0))
+        found[f"{name} bytes"] = comm.traffic.minus(before).sent_bytes
+    found["silent"] = comm.answer(AllGather(None if rank == 1 else torch.ones(2), 0))
+    return found
+
+
+def silence(rank: int, groups: Groups) -> dict:
+    """Case 7: a zero gradient on one rank only, then on all."""
+    model = DDP(fresh(Wide), process_group=groups.ddp)
+    attachment = attach(model, Gathered(compressors(0.01)["sidco_e"]), group=groups.ours)
+    found = {}
+    for name, silent in {"one": rank == 1, "all": True}.items():
+        model.zero_grad()
+        before = attachment.traffic()
+        (loss_of(model, 0, 0) * (0.0 if silent else 1.0)).backward()
+        found[name] = {n: p.grad.clone() for n, p in model.module.named_parameters()}
+        found[f"{name} coordinates"] = attachment.traffic().minus(before).coordinates
+        attachment.load_state_dict(  # nothing left over from the step before
+            {g: (torch.zeros_like(s[0]), s[1]) for g, s in attachment.state_dict().items()}
+        )
+    return found
+
+
+def disagreement(rank: int, groups: Groups) -> dict:
+    """Case 8: rank 1 was given another ratio; then another width."""
+    found = {}
+    for name, method, width in (("ratio", 0.02 if rank else 0.01, 8), ("width", 0.01, 9 if rank else 8)):
+        torch.manual_seed(0)
+        module = nn.Linear(4, width)
+        model = DDP(nn.Linear(4, 8), process_group=groups.ddp)
+        model.module = module  # DDP itself would stop at another shape, in words that name no remedy
+        found[name] = message(
+            lambda model=model, method=method: attach(model, Gathered(TopK(method)), group=groups.ours)
+        )
+    return found
+
+
+def misuse(rank: int, groups: Groups) -> dict:
+    """Case 15: attach twice; a foreign hook; no DDP; sparse gradients (case 12)."""
+    method = Gathered(TopK(0.1))
+    model = DDP(nn.Linear(4, 4), process_group=groups.ddp)
+    attachment = attach(model, method, group=groups.ours)
+    found = {"twice": message(lambda: attach(model, method))}
+    attachment.detach()
+    attach(model, method, group=groups.ours).detach()
+    foreign = DDP(nn.Linear(4, 4), process_group=groups.ddp)
+    foreign.register_comm_hook(None, lambda state, bucket: torch.futures.Future())
+    found["foreign"] = message(lambda: attach(foreign, method))
+    found["no ddp"] = message(lambda: attach(nn.Linear(2, 2), method))
+    found["sparse"] = message(lambda: attach(DDP(nn.Embedding(4, 4, sparse=True), process_group=groups.ddp), method))
+    return found
+
+
+def bytes_of_topk(rank: int, groups: Groups) -> dict:
+    """Case 22: Top-k 1 % of 1e6 elements."""
+    model = DDP(nn.Linear(1000, 1000, bias=False), process_group=groups.ddp)
+    attachment = attach(model, Gathered(ErrorFeedback(TopK(0.01))), group=groups.ours)
+    generator = torch.Generator().manual_seed(rank)
+    model(torch.randn(8, 1000, generator=generator)).pow(2).sum().backward()
+    cost, _ = attachment.take_cost()
+    return {**vars(attachment.traffic()), "cost": vars(cost)}
+
+
+def resume(rank: int, groups: Groups) -> dict:
+    """3 steps, state saved and loaded with weights_only into a new attachment, 2 more: the same as 5."""
+    run = trainings({})["topk-capped-25/2"]
+    whole = train_on_ranks(run, rank, groups)["weights"]
+    model, optimizer, saved = None, None, {}
+    for steps in (range(3), range(3, 5)):
+        model = DDP(fresh(run.model), process_group=groups.ddp, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        attachment = attach(model, run.method, plan=run.plan, seed=3, group=groups.ours)
+        if saved:
+            path = Path(sys.argv[1]) / f"state{rank}.pt"
+            torch.save(saved, path)
+            saved = torch.load(path, weights_only=True)
+            model.module.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+            attachment.load_state_dict(saved["attachment"])
+        for step in steps:
+            loss_of(model, rank, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        saved = {
+            "model": model.module.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "attachment": attachment.state_dict(),
+        }
+    wrong = message(lambda: attachment.load_state_dict({"other": ()}))
+    return {"whole": whole, "halves": weights(model.module), "wrong": wrong}
+
+
+def not_a_number(rank: int, groups: Groups) -> dict:
+    """A NaN on rank 1 only. Last of all: a backward that was broken off leaves its DDP unusable."""
+    model = DDP(fresh(Wide), process_group=groups.ddp)
+    attachment = attach(model, Gathered(ErrorFeedback(TopK(0.01))), plan=SizeCapped(1.5), group=groups.ours)
+    handle = model.module.layers[2].weight.register_hook(lambda g: g * torch.nan if rank == 1 else g)
+    said = message(lambda: loss_of(model, rank, 0).backward())
+    handle.remove()
+    residuals = [state[0] for state in attachment.state_dict().values()]
+    return {"said": said, "clean": all(bool(torch.isfinite(r).all()) for r in residuals)}
+
+
+CASES_AT_2 = (plain_ddp, silence, disagreement, misuse, bytes_of_topk, resume, not_a_number)
+CASES_AT_3 = (plain_ddp, gathers)
+
+
+def message(act) -> str:
+    """What an act that must fail says."""
+    try:
+        act()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def compressors(ratio: float = 0.05) -> dict[str, Compressor]:
+    """Every yaml's compressor with the feedback its configuration gives it."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    from experiments.build import build, check
+
+    conf, found = Path(__file__).resolve().parent.parent / "conf", {}
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        for path in sorted((conf / "compressor").glob("*.yaml")):
+            whole = compose("config", overrides=[f"compressor={path.stem}", f"ratio={ratio}"], return_hydra_config=True)
+            HydraConfig.instance().set_config(whole)
+            job = check(OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"]))
+            if job["feedback"] is not None:
+                found[path.stem] = build(job["feedback"])
+    return found
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    rank = int(os.environ["RANK"])
+    faulthandler.dump_traceback_later(120, exit=True)  # a hang shows where
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    pair = Groups(dist.new_group([0, 1]), dist.new_group([0, 1]))
+    everyone = Groups(dist.group.WORLD, dist.new_group())
+    found: dict[str, object] = {}
+
+    for name, run in trainings(compressors()).items():
+        if rank < run.world:
+            found[name] = train_on_ranks(run, rank, everyone if run.world == WORLD else pair)
+    for case in CASES_AT_3:
+        found[f"{case.__name__}/3"] = case(rank, everyone)
+    for case in CASES_AT_2 if rank < 2 else ():
+        found[f"{case.__name__}/2"] = case(rank, pair)
+    torch.save(found, Path(sys.argv[1]) / f"rank{rank}.pt")
+    os._exit(0)  # the broken DDP of the last case would wait for its peers
+
+
+if __name__ == "__main__":
+    main()

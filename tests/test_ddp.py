@@ -1,0 +1,149 @@
+"""Real ranks over gloo against virtual workers and plain DDP. One set of processes carries every case."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import ddp_cases
+import pytest
+import torch
+from conftest import ROOT
+
+TIMEOUT_S = 150
+COMPRESSORS = ddp_cases.compressors()
+TRAININGS = ddp_cases.trainings(COMPRESSORS)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each rank returned, by case."""
+    folder = tmp_path_factory.mktemp("ddp")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ddp_cases.WORLD)}
+    common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    logs = [(folder / f"log{rank}").open("w+") for rank in range(ddp_cases.WORLD)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "ddp_cases.py"), str(folder)],
+            env={**common, "RANK": str(rank), "PYTHONHASHSEED": str(rank + 1)},  # case 11: no order from a set
+            stdout=logs[rank],
+            stderr=logs[rank],
+        )
+        for rank in range(ddp_cases.WORLD)
+    ]
+    try:
+        codes = [process.wait(TIMEOUT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for log in logs:
+        log.seek(0)
+    assert codes == [0] * len(codes), "\n".join(log.read()[-3000:] for log in logs)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(ddp_cases.WORLD)]
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.case(1)
+@pytest.mark.case(6)
+@pytest.mark.case(11)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_ranks_equal_virtual_workers(ranks, name):
+    run = TRAININGS[name]
+    virtual = ddp_cases.train_virtually(run)
+    for rank in range(run.world):
+        found = ranks[rank][name]["weights"]
+        assert same(found, ranks[0][name]["weights"]), "replicas differ"
+        if run.world == 3 and name.split("/")[0] in ("dense", "bf16"):  # gloo's sum order differs from rank order
+            tolerance = 1e-6 if name.startswith("dense") else 1e-2
+            assert all(torch.allclose(found[n], virtual[n], rtol=tolerance, atol=tolerance) for n in virtual)
+        else:
+            assert same(found, virtual), "ranks and virtual workers differ"
+    start = dict(ddp_cases.fresh(run.model).named_parameters())
+    assert any(not torch.equal(virtual[n], start[n]) for n in virtual), "nothing was trained"
+
+
+@pytest.mark.case(3)
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("way", ["dense", "detached"])
+def test_dense_through_the_hook_is_plain_ddp(ranks, world, way):
+    for rank in range(world):
+        found = ranks[rank][f"plain_ddp/{world}"]
+        if world == 2:
+            assert same(found[way], found["plain"])
+        else:
+            assert all(torch.allclose(found[way][n], g, rtol=1e-5, atol=1e-8) for n, g in found["plain"].items())
+
+
+@pytest.mark.case(6)
+def test_messages_of_unequal_length_arrive_whole(ranks):
+    for rank in range(3):
+        found = ranks[rank]["gathers/3"]
+        for name, sizes in {"mixed": (0, 1, 100_000), "none": (0, 0, 0), "one": (5, 0, 0), "last": (0, 0, 3)}.items():
+            for peer, size in enumerate(sizes):
+                assert torch.equal(found[name][peer], torch.arange(size, dtype=torch.int32) + 1000 * peer)
+            passed_on = sum(sizes) - sizes[(rank + 1) % 3]
+            assert found[f"{name} bytes"] == 4 * passed_on + 2 * 8
+        assert [block is None for block in found["silent"]] == [rank == 1, True, rank == 1]
+
+
+@pytest.mark.case(7)
+def test_a_silent_rank_contributes_zero(ranks):
+    for rank in range(2):
+        found = ranks[rank]["silence/2"]
+        assert any(bool(g.any()) for g in found["one"].values())
+        assert (found["one coordinates"] == 0) == (rank == 1)
+        assert not any(bool(g.any()) for g in found["all"].values())
+        assert found["all coordinates"] == 0
+    assert same(ranks[0]["silence/2"]["one"], ranks[1]["silence/2"]["one"])
+
+
+@pytest.mark.case(8)
+def test_ranks_that_were_given_different_things_all_say_so(ranks):
+    for rank in range(2):
+        found = ranks[rank]["disagreement/2"]
+        assert found["ratio"].startswith("ValueError: rank 1 was given Gathered(compressor=TopK(ratio=0.02))")
+        assert "rank 1 has other parameters than rank 0: [('bias'" in found["width"]
+
+
+@pytest.mark.case(12)
+@pytest.mark.case(15)
+def test_misuse_is_explained(ranks):
+    found = ranks[0]["misuse/2"]
+    assert "call its detach() first" in found["twice"]
+    assert "another comm hook" in found["foreign"]
+    assert "wrap it in DDP first" in found["no ddp"]
+    assert "set sparse=False" in found["sparse"]
+
+
+@pytest.mark.case(22)
+def test_bytes_are_counted_as_sent(ranks):
+    found = ranks[0]["bytes_of_topk/2"]
+    k = 10_000
+    assert found["coordinates"] == k
+    assert found["payload_bytes"] == k * (4 + 4)
+    assert found["sent_bytes"] == k * (4 + 4) + 8  # and the size, once
+    assert found["collectives"] == 1
+    assert all(seconds > 0 for seconds in found["cost"].values())
+
+
+def test_saved_state_goes_on_where_it_stopped(ranks):
+    for rank in range(2):
+        found = ranks[rank]["resume/2"]
+        assert same(found["whole"], found["halves"])
+        assert "use the plan and the model it was saved with" in found["wrong"]
+
+
+@pytest.mark.case(37)
+def test_a_nan_stops_all_ranks_and_is_named(ranks):
+    bad, other = ranks[1]["not_a_number/2"], ranks[0]["not_a_number/2"]
+    assert "NonFiniteGradient" in bad["said"]
+    assert "layers.2.weight" in bad["said"]
+    assert "NonFiniteGradient: the gradient of rank 1 is not finite" in other["said"]
+    assert bad["clean"]
+    assert other["clean"]
