@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -105,6 +105,16 @@ def check(cfg: DictConfig) -> dict[str, Any]:
             f"model {names.model} needs {wanted[1] if wanted else error}, which dataset {names.dataset} does not have"
         ) from None
     assert isinstance(plain, dict)
+    for path, part, kind in (
+        ("", plain, Config),
+        ("network.", plain["network"], Network),
+        ("workers.", plain["workers"], Workers),
+        ("training.", plain["training"], Training),
+    ):
+        known = [entry.name for entry in fields(kind)]
+        for key in part:
+            if key not in known:  # a + on the command line gets past Hydra, and would be obeyed by nobody
+                raise ConfigError(f"{path}{key} is not known here: it must be one of {', '.join(known)}")
     for part in ("method", "plan"):
         build(plain[part])  # their constructors refuse what makes no sense: now, not on every rank later
     if plain["compressor"] is None and plain["feedback"] is not None:

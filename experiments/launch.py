@@ -2,13 +2,10 @@
 
 import fcntl
 import os
-import signal
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,34 +13,25 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.build import Incompatible, build, check, digest, rate_mbit, scientific, target_ratio
 from experiments.data.cache import DataMissing
-from experiments.network import Node, default_burst_kib, loopback_nodes, shaped_nodes
+from experiments.network import default_burst_kib, loopback_nodes, shaped_nodes
+from experiments.ranks import Failed, torchrun, wait
 from experiments.record import ROOT, environment, read_json, write_json
 
 MEASURED = ("sidco", "experiments/models", "experiments/data")  # and the files below: what a number depends on
-MEASURED_FILES = ("tasks", "build", "loop", "worker", "network")
-PORT = 29511
-GRACE_S = 10.0  # for the other ranks to notice that one is gone
+MEASURED_FILES = ("tasks", "loop", "worker", "ranks", "network")
 
 
 class Outcome(NamedTuple):
     """What became of a job."""
 
     job: str
-    state: str  # done | reused | skipped | failed | diverged | busy
+    state: str  # done | reused | skipped | failed | diverged | busy | missing
     reason: str = ""
     seconds: float = 0.0
 
     @property
     def bad(self) -> bool:
         return self.state in ("failed", "diverged")
-
-
-class Failed(RuntimeError):
-    """The ranks did not end well; `kind` is the job's state."""
-
-    def __init__(self, kind: str, reason: str, trace: str = "") -> None:
-        super().__init__(reason)
-        self.kind, self.trace = kind, trace
 
 
 def fingerprint() -> str:
@@ -59,15 +47,11 @@ def run_job(cfg: DictConfig, shaping: str | None) -> Outcome:
     Never raises for what goes wrong inside a job, so that a sweep goes on; ConfigError passes through.
     """
     try:
-        config = check(cfg)
+        config = _effective(cfg, shaping)
     except Incompatible as reason:
-        return Outcome(
-            " ".join(str(cfg.names[part]) for part in ("model", "dataset", "compressor")), "skipped", str(reason)
-        )
-    if config["network"]["shaped"] and shaping is not None:
-        config["network"] = {"shaped": False, "rate": None, "burst_kib": None}  # the row will say loopback
+        return _skipped(cfg, reason)
     folder, name = job_folder(config), job_name(config)
-    if (folder / "summary.json").exists() and (read_json(folder / "status.json") or {}).get("state") == "done":
+    if _finished(folder):
         return Outcome(name, "reused")
     folder.mkdir(parents=True, exist_ok=True)
     start = time.time()
@@ -93,6 +77,39 @@ def run_job(cfg: DictConfig, shaping: str | None) -> Outcome:
             raise
         _status(folder, "done", start)
     return Outcome(name, "done", "", time.time() - start)
+
+
+def look(cfg: DictConfig, shaping: str | None) -> Outcome:
+    """What became of the job `cfg` describes, without running anything."""
+    try:
+        config = _effective(cfg, shaping)
+    except Incompatible as reason:
+        return _skipped(cfg, reason)
+    folder, name = job_folder(config), job_name(config)
+    if _finished(folder):
+        return Outcome(name, "reused")
+    known = read_json(folder / "status.json") or {"state": "missing"}
+    if known["state"] in ("running", "done"):  # a lock tells who lives; a done job without its summary is not done
+        with _sole_owner(folder) as alone:
+            known = {"state": "missing" if alone else "busy"}
+    return Outcome(name, known["state"], known.get("reason", ""))
+
+
+def _effective(cfg: DictConfig, shaping: str | None) -> dict[str, Any]:
+    """The checked configuration of what will really run: loopback where links cannot be shaped, and the row says so."""
+    config = check(cfg)
+    if config["network"]["shaped"] and shaping is not None:
+        config["network"] = {"shaped": False, "rate": None, "burst_kib": None}
+    return config
+
+
+def _skipped(cfg: DictConfig, reason: Exception) -> Outcome:
+    job = " ".join(str(cfg.names[part]) for part in ("model", "dataset", "compressor"))
+    return Outcome(job, "skipped", str(reason))
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / "summary.json").exists() and (read_json(folder / "status.json") or {}).get("state") == "done"
 
 
 def job_name(config: dict[str, Any]) -> str:
@@ -130,78 +147,8 @@ def _run(folder: Path, config: dict[str, Any]) -> None:
             nodes = stack.enter_context(shaped_nodes(world_size, rate_mbit(network["rate"]), network["burst_kib"]))
         else:
             nodes = stack.enter_context(loopback_nodes(1))
-        ranks = [stack.enter_context(_node(folder, node, i, nodes, world_size)) for i, node in enumerate(nodes)]
-        _wait(folder, ranks, time.time() + config["workers"]["job_timeout_s"])
-
-
-@contextmanager
-def _node(
-    folder: Path, node: Node, index: int, nodes: list[Node], world_size: int
-) -> Iterator[subprocess.Popen[bytes]]:
-    """One torchrun inside one node; gone, with all it started, when the block ends."""
-    command = [
-        *node.enter, sys.executable, "-m", "torch.distributed.run",
-        f"--nnodes={len(nodes)}", f"--node-rank={index}", f"--nproc-per-node={world_size // len(nodes)}",
-        f"--master-addr={nodes[0].address}", f"--master-port={PORT if node.enter else _free_port()}",
-        "--max-restarts=0", "-m", "experiments.worker", str(folder.resolve()),
-    ]  # fmt: skip
-    variables = {
-        "GLOO_SOCKET_IFNAME": node.interface,
-        "SIDCO_RANKS_HERE": str(world_size),
-        "SIDCO_LAUNCHER": str(os.getpid()),
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // world_size)),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-    }
-    with (folder / "logs" / f"{node.name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield process
-        finally:
-            _end(process)
-
-
-def _wait(folder: Path, ranks: list[subprocess.Popen[bytes]], deadline: float) -> None:
-    """Until all nodes are done, one has failed, or time is up."""
-    while any(process.poll() is None for process in ranks):
-        if time.time() > deadline:
-            raise Failed("failed", "the job ran past workers.job_timeout_s and was ended")
-        if any(process.poll() for process in ranks):
-            break
-        time.sleep(0.05)
-    until = time.time() + GRACE_S
-    while any(process.poll() is None for process in ranks) and time.time() < until:
-        time.sleep(0.05)
-    if any(process.poll() != 0 for process in ranks):
-        raise _first_failure(folder)
-
-
-def _first_failure(folder: Path) -> Failed:
-    """The earliest of what the ranks wrote: the others only lost their peer."""
-    errors = [read_json(path) for path in (folder / "errors").glob("rank*.json")]
-    known = sorted((error for error in errors if error), key=lambda error: (error["kind"] != "diverged", error["time"]))
-    if not known:
-        logs = sorted((folder / "logs").glob("*.log"))
-        tail = "\n".join(log.read_text(errors="replace")[-2000:] for log in logs)
-        return Failed("failed", f"a rank died without a word: see {folder / 'logs'}", tail)
-    first = known[0]
-    return Failed(first["kind"], f"rank {first['rank']}: {first['error']}", first["traceback"])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The process and its session: torchrun's workers first get the chance to leave."""
-    for sign, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        if process.poll() is not None:
-            break
-        os.killpg(process.pid, sign)
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            continue
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # workers that outlived their agent
+        ranks = [stack.enter_context(torchrun(folder, node, i, nodes, world_size)) for i, node in enumerate(nodes)]
+        wait(folder, ranks, time.time() + config["workers"]["job_timeout_s"])
 
 
 @contextmanager
@@ -227,11 +174,3 @@ def _clear(folder: Path) -> None:
 
 def _status(folder: Path, state: str, started: float, **more: Any) -> None:
     write_json(folder / "status.json", {"state": state, "started": started, "updated": time.time(), **more})
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

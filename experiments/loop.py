@@ -47,7 +47,7 @@ class Trainer:
                 log(step, **row)
         quality = self.quality()
         agree = self.workers.replicas_agree()  # before the last steps, which part them
-        compute = [self.compute_only(batch) for batch in itertools.islice(stream, self.training["compute_only_steps"])]
+        compute = [self.compute_only(stream) for _ in range(self.training["compute_only_steps"])]
         return {
             "units_per_step_per_rank": self.task.count(next(stream)),
             "unit": self.task.unit,
@@ -111,11 +111,11 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def compute_only(self, batch: Batch) -> float:
+    def compute_only(self, stream: Iterator[Batch]) -> float:
         """Seconds of a step whose gradients stay at home: replicas part here, so it comes last."""
         start = time.perf_counter()
         with self.workers.model.no_sync():
-            loss, _ = self.forward(batch, None)
+            loss, _ = self.forward(next(stream), None)
             loss.backward()
         self.update(loss.item())
         return time.perf_counter() - start

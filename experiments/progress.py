@@ -25,7 +25,7 @@ class Progress:
         self._console, self._total = console, total
         self._began = 0.0
         self._run_seconds: list[float] = []
-        self._counts = {"done": 0, "reused": 0, "skipped": 0, "busy": 0, "failed": 0, "diverged": 0}
+        self._counts = {"done": 0, "reused": 0, "skipped": 0, "busy": 0, "missing": 0, "failed": 0, "diverged": 0}
 
     def start(self, index: int) -> None:
         self._began = time.time()
@@ -33,7 +33,7 @@ class Progress:
     def end(self, outcome: Outcome) -> None:
         self._counts[outcome.state] += 1
         ended = sum(self._counts.values())
-        if outcome.state not in ("reused", "skipped"):
+        if outcome.state not in ("reused", "skipped", "missing"):
             self._run_seconds.append(time.time() - self._began)
         left = self._total - ended
         mean = sum(self._run_seconds) / len(self._run_seconds) if self._run_seconds else 0.0

@@ -1,7 +1,8 @@
 """Run one job, or with `-m` the jobs of a grid: `python -m experiments.train -m experiment=speedup profile=quick`.
 
 A job whose result exists is not run again, so a sweep that was killed resumes. Failures do not stop a sweep
-(`fail_fast=true` does): all are listed at the end, and the exit status is then 1.
+(`fail_fast=true` does): all are listed at the end, and the exit status is then 1. `--status` runs nothing and prints
+the state of every job of the grid.
 """
 
 import signal
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.build import ConfigError
-from experiments.launch import Outcome, run_job
+from experiments.launch import Outcome, look, run_job
 from experiments.network import unavailable
 from experiments.progress import Progress, jobs_in_sweep
 
@@ -25,8 +26,8 @@ from experiments.progress import Progress, jobs_in_sweep
 class Sweep:
     """The jobs of one command, one after the other."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, look_only: bool) -> None:
+        self.console, self.look_only = console, look_only
         self.outcomes: list[Outcome] = []
         self._progress: Progress | None = None
         self._shaping: dict[str, str | None] = {}
@@ -39,7 +40,7 @@ class Sweep:
         else:
             progress.start(len(self.outcomes))
             try:
-                outcome = run_job(cfg, self._why_unshaped(cfg))
+                outcome = (look if self.look_only else run_job)(cfg, self._why_unshaped(cfg))
             except ConfigError as error:
                 outcome = Outcome(" ".join(HydraConfig.get().overrides.task), "failed", f"configuration: {error}")
         self.outcomes.append(outcome)
@@ -80,7 +81,10 @@ def _stop(*_: Any) -> None:
 
 
 def main() -> None:
-    sweep = Sweep(Console())
+    look_only = "--status" in sys.argv
+    if look_only:
+        sys.argv.remove("--status")  # Hydra knows its own flags only
+    sweep = Sweep(Console(), look_only)
     signal.signal(signal.SIGTERM, _stop)
 
     @hydra.main(version_base="1.3", config_path="../conf", config_name="config")

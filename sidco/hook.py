@@ -229,7 +229,7 @@ def attach(
         )
     forwarder = getattr(model, _FORWARDER, None)
     if forwarder is None:
-        forwarder = _Forwarder(model.process_group)
+        forwarder = _Forwarder(cast(Any, model.process_group))
         try:
             model.register_comm_hook(forwarder, cast(Callable[[object, GradBucket], Future[Tensor]], _hook))
         except RuntimeError as error:
@@ -239,8 +239,9 @@ def attach(
         setattr(model, _FORWARDER, forwarder)
     if forwarder.attachment is not None:
         raise RuntimeError("the model has an attachment: call its detach() first")
-    ours = _new_group(model, timeout) if group is None else group
-    forwarder.attachment = Attachment(model, method, plan or WholeModel(), seed, ours)
+    if group is None:
+        group = _new_group(model, timeout)
+    forwarder.attachment = Attachment(model, method, plan or WholeModel(), seed, cast(Any, group))
     return forwarder.attachment
 
 

@@ -15,6 +15,8 @@ from sidco.view import Layout
 
 S = TypeVar("S")
 
+NAMED = 3  # tensors an error message lists
+
 
 @dataclass(frozen=True)
 class AllReduce:
@@ -52,7 +54,9 @@ class NonFiniteGradient(RuntimeError):
 
     def named(self, names: Sequence[str]) -> "NonFiniteGradient":
         """The same, saying which tensors of a group with these names are meant."""
-        bad = ", ".join(names[place] for place in self.tensors)
+        bad = ", ".join(names[place] for place in self.tensors[:NAMED])
+        if len(self.tensors) > NAMED:
+            bad += f" and {len(self.tensors) - NAMED} more"
         return NonFiniteGradient(f"{self}: {bad}" if bad else str(self), self.tensors)
 
 

@@ -1,0 +1,132 @@
+"""What the command line accepts, and what it says to what it does not."""
+
+from contextlib import suppress
+
+import pytest
+from conftest import ROOT
+from hydra.errors import ConfigCompositionException, MissingConfigException
+
+from experiments.build import ConfigError, Incompatible, build, check, digest, rate_mbit, scientific
+from experiments.launch import job_folder
+from sidco.compressors.sidco import Sidco
+from sidco.method import Gathered
+
+CONF = ROOT / "conf"
+
+
+def yamls(group):
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("benchmark", yamls("benchmark"))
+@pytest.mark.parametrize("compressor", yamls("compressor"))
+def test_every_benchmark_takes_every_compressor(composed, benchmark, compressor):
+    config = check(composed(f"benchmark={benchmark}", f"compressor={compressor}"))
+    assert config["training"]["batch_per_rank"] > 0
+    build(config["method"])
+    build(config["optimizer"])
+
+
+@pytest.mark.parametrize(
+    "group", ["plan", "network", "feedback", "profile", "experiment", "model", "dataset", "task", "optimizer"]
+)
+def test_every_other_yaml_composes(composed, group):
+    for name in yamls(group):
+        with suppress(*([Incompatible] if group in ("model", "dataset") else [])):  # a model without its data
+            check(composed(f"{group}={name}"))
+
+
+@pytest.mark.case(49)
+@pytest.mark.parametrize("ratio", ["1/1000", "0", "-1", "1.5", "nan", "'0,1'", "true", "null", "'1e-3'"])
+def test_a_ratio_that_is_none_is_refused_with_the_range(composed, ratio):
+    with pytest.raises(ConfigError, match=r"ratio must be a number in \(0, 1\], got .*write 0.001"):
+        check(composed(f"ratio={ratio}"))
+
+
+@pytest.mark.case(49)
+def test_a_ratio_with_an_exponent_is_a_number(composed):
+    assert build(check(composed("ratio=1e-3"))["compressor"]).ratio == 0.001
+
+
+@pytest.mark.case(52)
+@pytest.mark.parametrize("typo", ["compresor=topk", "compressor.rato=0.1", "training.step=3", "+training.foo=3"])
+def test_an_unknown_key_is_refused(composed, typo):
+    with pytest.raises((ConfigCompositionException, ConfigError)) as caught:
+        check(composed(typo))
+    assert typo.lstrip("+").split("=")[0].split(".")[-1] in str(caught.value)
+
+
+@pytest.mark.case(52)
+def test_an_unknown_choice_is_answered_with_the_list(composed):
+    with pytest.raises(MissingConfigException, match=r"(?s)compressor/topkk.*topk"):
+        composed("compressor=topkk")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["network.rate=100mbit"], "add network=shaped"),
+        (["network=shaped", "network.rate=fast"], "100mbit or 1gbit, got 'fast'"),
+        (["network=shaped", "network.rate=0mbit"], "number above 0"),
+        (["network=shaped", "workers.world_size=1"], "at least 2"),
+        (["network=shaped", "network.rate=null"], "needs network.rate"),
+        (["training.steps=0"], "training.steps must be at least 1"),
+        (["compressor=none", "feedback=ef"], "drop feedback="),
+        (["compressor.rule=best"], "rule must be one of paper, sign, trend"),
+        (["compressor.stages=0"], "stages must be"),
+        (["plan=capped", "plan.mib=-1"], "mib must be"),
+    ],
+)
+def test_contradictions_are_refused_with_the_remedy(composed, overrides, says):
+    with pytest.raises(ConfigError, match=says):
+        check(composed(*overrides))
+
+
+def test_what_does_not_go_together_is_named(composed):
+    with pytest.raises(Incompatible, match=r"model lstm needs dataset\.symbols, which dataset digits does not have"):
+        check(composed("dataset=digits"))
+
+
+def test_groups_combine_freely(composed):
+    config = check(
+        composed("benchmark=lstm_ptb", "dataset=pd_lm", "model.hidden=300", "compressor=dgc", "feedback=none")
+    )
+    assert (config["dataset"]["name"], config["model"]["hidden"]) == ("pd_lm", 300)
+    assert type(build(config["method"]).compressor).__name__ == "DgcSampling"
+
+
+def test_the_method_is_what_the_yaml_says(composed):
+    method = build(check(composed("compressor=sidco_e", "ratio=0.001", "compressor.stages=3"))["method"])
+    assert isinstance(method, Gathered)
+    assert isinstance(method.compressor.inner, Sidco)
+    assert (method.compressor.inner.ratio, method.compressor.inner.stages) == (0.001, 3)
+    assert check(composed("compressor=none"))["method"] is None
+
+
+def test_rates_are_read_in_their_units():
+    assert [rate_mbit(rate) for rate in ("100mbit", "1gbit", "2.5gbit", "500kbit")] == [100, 1000, 2500, 0.5]
+
+
+def test_dense_jobs_of_a_grid_over_ratios_are_one(composed):
+    folders = {str(job_folder(check(composed("compressor=none", f"ratio={ratio}")))) for ratio in (0.1, 0.01)}
+    assert len(folders) == 1
+    folders |= {str(job_folder(check(composed("compressor=topk", f"ratio={ratio}")))) for ratio in (0.1, 0.01)}
+    assert len(folders) == 3
+
+
+@pytest.mark.case(47)
+def test_what_changes_a_measurement_changes_its_place(composed):
+    places = [
+        digest(scientific(check(composed(*overrides))))
+        for overrides in (
+            [],
+            ["seed=2"],
+            ["training.steps=21"],
+            ["network=shaped"],
+            ["plan=capped"],
+            ["compressor.rule=sign"],
+        )
+    ]
+    assert len(set(places)) == len(places)
+    same = digest(scientific(check(composed("workers.job_timeout_s=5", "output=elsewhere"))))
+    assert same == places[0]
