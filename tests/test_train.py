@@ -14,24 +14,25 @@ import yaml
 from conftest import ROOT
 
 TIMEOUT_S = 240
+HERE = {**os.environ, "PYTHONPATH": str(ROOT)}  # a run writes to outputs/ of the folder it is started in
 
 
-def command(folder, *words):
+def command(*words):
     flags = [word for word in words if word.startswith("-")]
     rest = [word for word in words if word not in flags]
-    return [sys.executable, "-m", "experiments.train", *flags, "profile=smoke", f"output={folder}", *rest]
+    return [sys.executable, "-m", "experiments.train", *flags, "profile=smoke", *rest]
 
 
 def train(folder, *words, **environment):
     done = subprocess.run(
-        command(folder, *words), cwd=ROOT, env={**os.environ, "COLUMNS": "200", **environment}, timeout=TIMEOUT_S,
+        command(*words), cwd=folder, env={**HERE, "COLUMNS": "200", **environment}, timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
 
 def jobs(folder):
-    return sorted((folder / "jobs").iterdir())
+    return sorted((folder / "outputs" / "smoke" / "jobs").iterdir())
 
 
 def read(path):
@@ -57,7 +58,6 @@ def test_a_job_leaves_one_folder_with_all_its_records(tmp_path):
     status, said = train(tmp_path, "benchmark=resnet20_digits", "ratio=0.01")
     assert status == 0, said
     (folder,) = jobs(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"jobs"}
     assert len(list(tmp_path.rglob("config.yaml"))) == 1
     assert yaml.safe_load((folder / "config.yaml").read_text())["compressor"]["ratio"] == 0.01
     assert read(folder / "status.json")["state"] == "done"
@@ -111,7 +111,7 @@ def test_a_sweep_outlives_its_failures_and_lists_them(tmp_path):
 @pytest.mark.case(47)
 def test_a_killed_sweep_resumes(tmp_path):
     words = ("-m", "benchmark=resnet20_digits", "compressor=topk,none", "ratio=0.1,0.01")
-    with subprocess.Popen(command(tmp_path, *words), cwd=ROOT, stdout=subprocess.PIPE, text=True) as sweep:
+    with subprocess.Popen(command(*words), cwd=tmp_path, env=HERE, stdout=subprocess.PIPE, text=True) as sweep:
         assert sweep.stdout is not None
         assert "done" in sweep.stdout.readline()
         until = time.time() + 60
@@ -170,9 +170,9 @@ def test_what_cannot_be_shaped_runs_over_loopback_and_says_so(tmp_path):
     (tools / "tc").symlink_to("/bin/false")
     (tools / "unshare").symlink_to("/bin/false")
     words = ("benchmark=resnet20_digits", "network=shaped")
-    status, said = train(tmp_path / "out", *words, PATH=f"{tools}:{os.environ['PATH']}")
+    status, said = train(tmp_path, *words, PATH=f"{tools}:{os.environ['PATH']}")
     assert status == 0, said
     assert "Links cannot be shaped here" in said
-    (folder,) = jobs(tmp_path / "out")
+    (folder,) = jobs(tmp_path)
     assert "loopback" in folder.name
     assert read(folder / "env.json")["network"] == "loopback"
