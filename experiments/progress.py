@@ -6,6 +6,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
+from rich.status import Status
 
 from experiments.launch import Outcome
 
@@ -24,13 +25,17 @@ class Progress:
     def __init__(self, console: Console, total: int) -> None:
         self._console, self._total = console, total
         self._began = 0.0
+        self._status: Status | None = None
         self._run_seconds: list[float] = []
         self._counts = {"done": 0, "reused": 0, "skipped": 0, "busy": 0, "missing": 0, "failed": 0, "diverged": 0}
 
     def start(self, index: int) -> None:
         self._began = time.time()
+        self._status = self._console.status(f"job {index + 1} of {self._total} is running")
+        self._status.start()
 
     def end(self, outcome: Outcome) -> None:
+        self.stop()
         self._counts[outcome.state] += 1
         ended = sum(self._counts.values())
         if outcome.state not in ("reused", "skipped", "missing"):
@@ -38,15 +43,22 @@ class Progress:
         left = self._total - ended
         mean = sum(self._run_seconds) / len(self._run_seconds) if self._run_seconds else 0.0
         counts = ", ".join(f"{count} {state}" for state, count in self._counts.items() if count)
-        time_left = f", about {_minutes(mean * left)} left" if left and self._run_seconds else ""
+        time_left = (
+            f", about {_minutes(mean * left * len(self._run_seconds) / ended)} left"
+            if left and self._run_seconds
+            else ""
+        )
         style = "red" if outcome.bad else "yellow" if outcome.reason else None
         self._console.print(
             f"[{ended}/{self._total}] {outcome.job}: {outcome.state} {outcome.reason} ({counts}{time_left})",
-            style=style, markup=False, highlight=False,
+            style=style, markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
     def stop(self) -> None:
-        pass
+        """Take the line that moves away."""
+        if self._status:
+            self._status.stop()
+            self._status = None
 
 
 def _minutes(seconds: float) -> str:

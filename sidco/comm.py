@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sidco.method import AllGather, AllReduce, Collective, Dialogue
+from sidco.view import Layout
 
 S = TypeVar("S")
 
@@ -159,6 +160,19 @@ class Ranks(Communicator):
         for place, block in enumerate(blocks):
             blocks[place] = received[place][: block.numel()]
         return (self.world_size - 1) * longest
+
+
+def agree(method: str, layout: Layout, group: dist.ProcessGroup) -> None:
+    """Raise on every rank, within the first exchange, if ranks were given different things to do."""
+    mine = (method, tuple((name, tuple(shape)) for name, shape in layout))
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, mine, group=group)
+    for rank, theirs in enumerate(everyone):
+        if theirs[0] != everyone[0][0]:
+            raise ValueError(f"rank {rank} was given {theirs[0]}, rank 0 {everyone[0][0]}: all ranks need the same")
+        if theirs[1] != everyone[0][1]:
+            odd = sorted(set(theirs[1]) ^ set(everyone[0][1]))[:4]
+            raise ValueError(f"rank {rank} has other parameters than rank 0: {odd}")
 
 
 def drive(

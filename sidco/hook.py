@@ -24,9 +24,10 @@ from torch.distributed import GradBucket  # pyright: ignore[reportPrivateImportU
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from sidco.comm import Cost, Ranks, Traffic, drive
+from sidco.comm import Cost, Ranks, Traffic, agree, drive
 from sidco.method import Method, NonFiniteGradient
 from sidco.plan import Group, Plan, WholeModel
+from sidco.state import plain, restored
 from sidco.view import Layout
 
 _FORWARDER = "_sidco_forwarder"
@@ -84,7 +85,7 @@ class Attachment:
         layout: Layout = tuple((name, p.shape) for p, name in self._names.items())
         self._groups = plan.groups(layout)
         self._home = {name: group for group in self._groups for name, _ in group.layout}
-        _agree(f"{method!r} {plan!r} seed {seed}", layout, group)
+        agree(f"{method!r} {plan!r} seed {seed}", layout, group)
         self._comm = Ranks(group)
         self._states = {group.name: self._init(group, seed) for group in self._groups}
         self._open: dict[str, _Reduction] = {}
@@ -116,7 +117,7 @@ class Attachment:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step depends on, by group name: plain containers, loadable with `weights_only=True`."""
-        return {name: _plain(state) for name, state in self._states.items()}
+        return {name: plain(state) for name, state in self._states.items()}
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
         """The inverse of `state_dict`, for the same method, plan and parameters."""
@@ -125,7 +126,7 @@ class Attachment:
                 f"this attachment has the groups {sorted(self._states)}, the state has {sorted(states)}: "
                 "use the plan and the model it was saved with"
             )
-        self._states = {name: _restore(states[name], like) for name, like in self._states.items()}
+        self._states = {name: restored(states[name], like) for name, like in self._states.items()}
 
     def detach(self) -> None:
         """Back to DDP's plain mean. The model can be attached again."""
@@ -250,27 +251,3 @@ def _new_group(model: DDP, timeout: timedelta) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(model.process_group)
     local = len(ranks) < dist.get_world_size()  # then the other ranks are not here to take part
     return cast(dist.ProcessGroup, dist.new_group(ranks, timeout=timeout, use_local_synchronization=local))
-
-
-def _agree(method: str, layout: Layout, group: dist.ProcessGroup) -> None:
-    """Raise on every rank, within the first exchange, if ranks were given different things to do."""
-    mine = (method, tuple((name, tuple(shape)) for name, shape in layout))
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, mine, group=group)
-    for rank, theirs in enumerate(everyone):
-        if theirs[0] != everyone[0][0]:
-            raise ValueError(f"rank {rank} was given {theirs[0]}, rank 0 {everyone[0][0]}: all ranks need the same")
-        if theirs[1] != everyone[0][1]:
-            odd = sorted(set(theirs[1]) ^ set(everyone[0][1]))[:4]
-            raise ValueError(f"rank {rank} has other parameters than rank 0: {odd}")
-
-
-def _plain(state: Any) -> Any:
-    return tuple(_plain(part) for part in state) if isinstance(state, tuple) else state
-
-
-def _restore(saved: Any, like: Any) -> Any:
-    if not isinstance(like, tuple):
-        return saved.to(like.device) if isinstance(like, Tensor) else saved
-    parts = [_restore(part, old) for part, old in zip(saved, like, strict=True)]
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)

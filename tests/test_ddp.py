@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import ROOT
 
-TIMEOUT_S = 150
+TIMEOUT_S = 150  # the ranks themselves give up after 120 and show where they hang
 COMPRESSORS = ddp_cases.compressors()
 TRAININGS = ddp_cases.trainings(COMPRESSORS)
 
