@@ -31,6 +31,7 @@ def main() -> None:
         for _ in range(3):
             comm.answer(request)
         counted = comm.traffic.sent_bytes - counted
+        dist.barrier()  # what a sender is done with may still lie in a queue before the interface
         found[name] = {"counted": counted, "interface": interface_bytes("eth0") - sent}
         dist.barrier()
     print(json.dumps({"rank": rank, "world": world, **found}))
