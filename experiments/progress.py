@@ -1,5 +1,6 @@
 """How far a sweep is: done, skipped, failed, time left."""
 
+import sys
 import time
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -17,6 +18,11 @@ def jobs_in_sweep(hydra: HydraConf, arguments: list[str]) -> int:
     typed = [word for word in arguments if "=" in word and not word.startswith("-")]
     overrides = OverridesParser.create().parse_overrides([*params, *typed])
     return sum(len(batch) for batch in BasicSweeper.split_arguments(overrides, max_batch_size=None))
+
+
+def plain_console() -> Console:
+    """As wide as the terminal; 120 columns where the output is a file."""
+    return Console(width=None if sys.stdout.isatty() else 120)
 
 
 class Progress:

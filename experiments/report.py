@@ -17,6 +17,7 @@ from rich.table import Table
 
 from experiments.artifacts import link, paper_numbers
 from experiments.artifacts.speedup import SPEEDUP
+from experiments.progress import plain_console
 from experiments.results import Frame, newest_code, read, states
 
 LOOPBACK = (
@@ -232,7 +233,7 @@ def show(table: Frame, console: Console) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tables, figures and REPORT.md of a folder of runs.")
     parser.add_argument("folder", type=Path, help="what `output` was, such as outputs/quick")
-    folder, console = parser.parse_args().folder, Console()
+    folder, console = parser.parse_args().folder, plain_console()
     try:
         show(write(folder), console)
     except NothingFinished as reason:

@@ -20,7 +20,7 @@ from rich.table import Table
 from experiments.build import ConfigError
 from experiments.launch import Outcome, look, run_job
 from experiments.network import unavailable
-from experiments.progress import Progress, jobs_in_sweep
+from experiments.progress import Progress, jobs_in_sweep, plain_console
 
 
 class Sweep:
@@ -84,7 +84,7 @@ def main() -> None:
     look_only = "--status" in sys.argv
     if look_only:
         sys.argv.remove("--status")  # Hydra knows its own flags only
-    sweep = Sweep(Console(), look_only)
+    sweep = Sweep(plain_console(), look_only)
     signal.signal(signal.SIGTERM, _stop)
 
     @hydra.main(version_base="1.3", config_path="../conf", config_name="config")

@@ -25,7 +25,7 @@ def command(*words):
 
 def train(folder, *words, **environment):
     done = subprocess.run(
-        command(*words), cwd=folder, env={**HERE, "COLUMNS": "200", **environment}, timeout=TIMEOUT_S,
+        command(*words), cwd=folder, env={**HERE, **environment}, timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
