@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup reproduce-table report publish test check format clean
+.PHONY: help setup reproduce-table report publish new-compressor compare test check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,6 +28,13 @@ report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, 
 
 publish: $(INSTALLED) ## commit-ready copy of the report of outputs/PROFILE under results/reference/
 	$(BIN)/python -m experiments.publish outputs/$(PROFILE)
+
+new-compressor: $(INSTALLED) ## skeletons of a compressor: NAME=my_method
+	@$(BIN)/python scripts/new_compressor.py $(NAME)
+
+compare: $(INSTALLED) ## the rows of C=my_method beside SIDCo-E, Top-k and dense, in PROFILE
+	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) compressor=none,bf16,topk,sidco_e,$(C) || status=$$?; \
+	$(BIN)/python -m experiments.report outputs/$(PROFILE) && exit $$status
 
 test: $(INSTALLED) ## all tests (those that need a GPU or network namespaces are skipped where there is none)
 	$(BIN)/python -m pytest

@@ -16,7 +16,7 @@ from omegaconf.errors import InterpolationKeyError
 from sidco.compressor import check_ratio
 
 # what a configuration says beside what is measured
-ASIDE = ("ratio", "names", "output", "feedback", "compressor", "fail_fast")
+ASIDE = ("ratio", "names", "output", "feedback", "compressor", "fail_fast", "logger")
 RATE_UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 
 
@@ -35,6 +35,8 @@ class Training:
     steps: int = 20  # timed
     excluded_steps: int = 4  # before them: DDP rebuilds its buckets, caches warm up
     compute_only_steps: int = 5  # after them, under no_sync: what a step costs without any exchange
+    local_clip: bool = False  # each rank's gradient is clipped by the compressor, and the average is not
+    checkpoint_every: int | None = None  # steps; a job that was killed goes on from its last checkpoint
     valid_batches: int = 5  # of the validation set, for a quality beside the speed; 0: none
     autocast: bool = False  # bfloat16 where torch's autocast thinks fit
     channels_last: bool = False
@@ -50,6 +52,7 @@ class Network:
 @dataclass
 class Workers:
     world_size: int = 2
+    virtual: bool = False  # all workers in one process, in lockstep: for accuracy, never for timing
     threads: int | None = None  # of each rank; null: the cores shared out evenly
     timeout_s: int = 300  # of one collective
     job_timeout_s: int = 3600  # of the job
@@ -67,6 +70,7 @@ class Config:
     feedback: Any = None
     method: Any = None
     plan: Any = MISSING
+    logger: Any = None
     network: Network = field(default_factory=Network)
     workers: Workers = field(default_factory=Workers)
     training: Training = field(default_factory=Training)
@@ -95,7 +99,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
     for key, low in (("training.steps", 1), ("training.excluded_steps", 0), ("workers.world_size", 1)):
         if OmegaConf.select(cfg, key) < low:
             raise ConfigError(f"{key} must be at least {low}, got {OmegaConf.select(cfg, key)}")
-    _check_network(cfg.network, cfg.workers.world_size)
+    _check_network(cfg.network, cfg.workers)
     try:
         plain = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except InterpolationKeyError as error:
@@ -117,12 +121,21 @@ def check(cfg: DictConfig) -> dict[str, Any]:
                 raise ConfigError(f"{path}{key} is not known here: it must be one of {', '.join(known)}")
     for part in ("method", "plan"):
         build(plain[part])  # their constructors refuse what makes no sense: now, not on every rank later
-    if plain["compressor"] is None and plain["feedback"] is not None:
-        raise ConfigError("compressor=none sends everything, so nothing is left to feed back: drop feedback=")
+    _check_feedback(plain)
     return {str(key): value for key, value in plain.items()}
 
 
-def _check_network(network: DictConfig, world_size: int) -> None:
+def _check_feedback(plain: dict[Any, Any]) -> None:
+    feedback = plain["feedback"] or {}
+    if plain["compressor"] is None and feedback:
+        raise ConfigError("this compressor has no message to feed back: drop feedback=")
+    if "momentum" in feedback and plain["optimizer"].get("momentum"):
+        raise ConfigError("feedback=momentum holds the momentum of SGD: set optimizer.momentum=0")
+    if plain["training"]["local_clip"] and feedback.get("clip") is None and plain["training"]["clip_norm"]:
+        raise ConfigError("training.local_clip leaves the average unclipped, so feedback.clip must be set")
+
+
+def _check_network(network: DictConfig, workers: DictConfig) -> None:
     if not network.shaped:
         if network.rate is not None:
             raise ConfigError(f"network.rate={network.rate} limits nothing on loopback: add network=shaped")
@@ -130,7 +143,9 @@ def _check_network(network: DictConfig, world_size: int) -> None:
     if network.rate is None:
         raise ConfigError("network=shaped needs network.rate, such as 100mbit")
     rate_mbit(network.rate)
-    if world_size < 2:
+    if workers.virtual:
+        raise ConfigError("workers.virtual=true sends nothing: a shaped link would say nothing about it")
+    if workers.world_size < 2:
         raise ConfigError("network=shaped needs workers.world_size of at least 2: one rank has nobody to talk to")
 
 
@@ -151,7 +166,8 @@ def digest(content: Any) -> str:
 
 def target_ratio(config: dict[str, Any]) -> float | None:
     """The ratio the compressor aims at; None for one that has none."""
-    return (config["compressor"] or {}).get("ratio")
+    node = config["compressor"] or {}
+    return node["ratio"] if "ratio" in node else (node.get("inner") or {}).get("ratio")
 
 
 def build(node: Any) -> Any:

@@ -117,7 +117,8 @@ def job_name(config: dict[str, Any]) -> str:
     names, network = config["names"], config["network"]
     ratio = target_ratio(config)
     aim = "" if ratio is None else f" {ratio:g}"
-    return f"{names['benchmark']} {names['compressor']}{aim} {network['rate'] or 'loopback'}"
+    place = "virtual" if config["workers"]["virtual"] else network["rate"] or "loopback"
+    return f"{names['benchmark']} {names['compressor']}{aim} {place}"
 
 
 def job_folder(config: dict[str, Any]) -> Path:
@@ -129,9 +130,9 @@ def job_folder(config: dict[str, Any]) -> Path:
 def _run(folder: Path, config: dict[str, Any]) -> None:
     data_sha256 = build(config["dataset"]).prepare()  # here, so that one process downloads and ranks only read
     OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
-    network = config["network"]
-    facts = {
-        "network": "shaped" if network["shaped"] else "loopback",
+    network, workers = config["network"], config["workers"]
+    facts: dict[str, Any] = {
+        "network": "virtual" if workers["virtual"] else "shaped" if network["shaped"] else "loopback",
         "rate_mbit_per_s": None,
         "latency_emulated": False,
     }
@@ -141,14 +142,14 @@ def _run(folder: Path, config: dict[str, Any]) -> None:
     write_json(
         folder / "env.json", {**environment(fingerprint()), **facts, "data_sha256": data_sha256, "origin": "measured"}
     )
-    world_size = config["workers"]["world_size"]
+    processes = 1 if workers["virtual"] else workers["world_size"]
     with ExitStack() as stack:
         if network["shaped"]:
-            nodes = stack.enter_context(shaped_nodes(world_size, rate_mbit(network["rate"]), network["burst_kib"]))
+            nodes = stack.enter_context(shaped_nodes(processes, rate_mbit(network["rate"]), network["burst_kib"]))
         else:
             nodes = stack.enter_context(loopback_nodes(1))
-        ranks = [stack.enter_context(torchrun(folder, node, i, nodes, world_size)) for i, node in enumerate(nodes)]
-        wait(folder, ranks, time.time() + config["workers"]["job_timeout_s"])
+        ranks = [stack.enter_context(torchrun(folder, node, i, nodes, processes)) for i, node in enumerate(nodes)]
+        wait(folder, ranks, time.time() + workers["job_timeout_s"])
 
 
 @contextmanager
@@ -164,8 +165,8 @@ def _sole_owner(folder: Path) -> Iterator[bool]:
 
 
 def _clear(folder: Path) -> None:
-    """Away with what an earlier, unfinished attempt left."""
-    for old in (*folder.glob("*.json"), *folder.glob("*.jsonl"), *folder.glob("errors/*"), *folder.glob("logs/*")):
+    """Away with what an earlier, unfinished attempt left, but for a checkpoint and the steps that led to it."""
+    for old in (*folder.glob("*.json"), *folder.glob("errors/*"), *folder.glob("logs/*")):
         if old.name != "status.json":
             old.unlink()
     for part in ("errors", "logs"):

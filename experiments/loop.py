@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from experiments.data import Batch, Dataset
 from experiments.tasks import Task
 from sidco.compressor import target_count
-from sidco.workers import DDPWorkers
+from sidco.workers import Workers, weights_sha256
 
 Log = Callable[..., None]
+LOSSES = 5  # steps the last loss is a mean over
 
 
 class Diverged(RuntimeError):
@@ -25,58 +26,96 @@ class Diverged(RuntimeError):
 
 @dataclass
 class Trainer:
-    """One rank's training, step by step."""
+    """The training of the workers that this process plays, step by step."""
 
-    workers: DDPWorkers
+    workers: Workers
     task: Task
     dataset: Dataset
     optimizer: torch.optim.Optimizer
     training: dict[str, Any]  # the configuration's group of that name
-    rank: int
+    shares: tuple[int, ...]  # which of the W workers: a rank plays its own, a process of virtual workers all
     world_size: int
     seed: int
+    done: int = 0  # steps
+    seconds: float = 0.0  # that they took, without what lies between them
+    carries: list[Any] = field(init=False)
+    losses: list[float] = field(default_factory=list)  # of all steps
 
-    def run(self, log: Log, ratio: float | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        self.carries = [None] * len(self.shares)
+
+    def run(self, log: Log, ratio: float | None, save: Callable[[int, dict[str, Any]], None]) -> dict[str, Any]:
         """Excluded steps, timed steps, then steps without exchange; returns what the summary says of them."""
-        excluded, timed = self.training["excluded_steps"], self.training["steps"]
-        stream, carry, losses = self.batches(), None, []
-        for step in range(excluded + timed):
-            row, carry = self.step(stream, carry, ratio)
-            losses.append(row["loss"])
-            if step >= excluded:
-                log(step, **row)
+        excluded, last = self.training["excluded_steps"], self.training["excluded_steps"] + self.training["steps"]
+        streams = [self.batches(share) for share in self.shares]
+        per_epoch = self.dataset.steps_per_epoch(self.world_size, self.training["batch_per_rank"])
+        while self.done < last:
+            row = self.step(streams, ratio)
+            self.seconds += 1e-3 * row["step_ms"]
+            row |= {"epoch": self.done / per_epoch, "seconds": self.seconds}
+            self.losses.append(row["loss"])
+            if self.done >= excluded:
+                log(self.done, **row)
+            self.done += 1
+            every = self.training["checkpoint_every"]
+            if every and self.done % every == 0 and self.done < last:
+                save(self.done, self.state_dict())
         quality = self.quality()
-        agree = self.workers.replicas_agree()  # before the last steps, which part them
-        compute = [self.compute_only(stream) for _ in range(self.training["compute_only_steps"])]
+        # before the last steps, which part replicas
+        agree, weights = self.workers.replicas_agree(), weights_sha256(self.workers.module)
+        compute = [self.compute_only(streams[0]) for _ in range(self.training["compute_only_steps"])]
         return {
-            "units_per_step_per_rank": self.task.count(next(stream)),
+            "units_per_step_per_rank": self.task.count(next(streams[0])),
             "unit": self.task.unit,
-            "loss_first": losses[0],
-            "loss_last": sum(losses[-5:]) / len(losses[-5:]),
+            "loss_first": self.losses[0],
+            "loss_last": sum(self.losses[-LOSSES:]) / len(self.losses[-LOSSES:]),
             "metric": self.task.metric,
             "metric_value": quality,
             "replicas_agree": agree,
+            "weights_sha256": weights,
             "compute_only_ms": 1e3 * sorted(compute)[len(compute) // 2] if compute else None,
         }
 
-    def batches(self) -> Iterator[Batch]:
-        """Epoch after epoch without end. A new epoch of text starts with the hidden state of the last: one window."""
-        for epoch in itertools.count():
-            yield from self.dataset.train_batches(
-                self.rank, self.world_size, self.training["batch_per_rank"], epoch, self.seed
-            )
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next step depends on: plain containers, loadable with `weights_only=True`."""
+        return {
+            "done": self.done,
+            "seconds": self.seconds,
+            "losses": self.losses,
+            "carries": self.carries,
+            "model": self.workers.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "workers": self.workers.state_dict(),
+            "random_state": torch.get_rng_state(),
+        }
 
-    def step(self, stream: Iterator[Batch], carry: Any, ratio: float | None) -> tuple[dict[str, Any], Any]:
-        """One step, its batch included, and its record: times in milliseconds, bytes and density of this rank."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse: the steps that follow are those that would have followed, bit for bit."""
+        self.done, self.seconds, self.losses = state["done"], state["seconds"], list(state["losses"])
+        self.carries = list(state["carries"])
+        self.workers.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.workers.load_state_dict(state["workers"])
+        torch.set_rng_state(state["random_state"])
+
+    def batches(self, share: int) -> Iterator[Batch]:
+        """Epoch after epoch without end, from where training stands."""
+        size = self.training["batch_per_rank"]
+        epoch, skipped = divmod(self.done, self.dataset.steps_per_epoch(self.world_size, size))
+        for number in itertools.count(epoch):
+            stream = self.dataset.train_batches(share, self.world_size, size, number, self.seed)
+            yield from itertools.islice(stream, skipped if number == epoch else 0, None)
+
+    def step(self, streams: list[Iterator[Batch]], ratio: float | None) -> dict[str, Any]:
+        """One step, its batches included, and its record: times in milliseconds, bytes and density of one worker."""
         before, start = self.workers.traffic(), time.perf_counter()
-        loss, carry = self.forward(next(stream), carry)
-        value = self.workers.backward([loss]).item()
+        value = self.workers.backward(self.forward_all(streams)).mean().item()
         reduced = time.perf_counter()
         cost, last_gradient = self.workers.spent()
         self.update(value)
         end = time.perf_counter()
         sent = self.workers.traffic().minus(before)
-        numel = sum(p.numel() for p in self.workers.model.parameters() if p.requires_grad)
+        numel = sum(p.numel() for p in self.workers.module.parameters() if p.requires_grad)
         return {
             "loss": value,
             "ratio": ratio,
@@ -93,7 +132,13 @@ class Trainer:
             "mean_ms": None if cost is None else 1e3 * cost.mean,
             "exposed_ms": None if last_gradient is None else 1e3 * (reduced - last_gradient),
             "optimizer_ms": 1e3 * (end - reduced),
-        }, carry
+        }
+
+    def forward_all(self, streams: list[Iterator[Batch]]) -> Iterator[Tensor]:
+        """The losses of this process's workers, each computed when it is asked for."""
+        for place, stream in enumerate(streams):
+            loss, self.carries[place] = self.forward(next(stream), self.carries[place])
+            yield loss
 
     def forward(self, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
         """Loss and carried state, with the options that pay on some CPUs."""
@@ -104,7 +149,10 @@ class Trainer:
 
     def update(self, loss: float) -> None:
         """Clip the averaged gradient, step, forget it. A value that is no number stops the job before the update."""
-        parameters, limit = list(self.workers.model.parameters()), self.training["clip_norm"]
+        parameters, limit = (
+            list(self.workers.module.parameters()),
+            None if self.training["local_clip"] else self.training["clip_norm"],
+        )
         norm = nn.utils.clip_grad_norm_(parameters, limit or math.inf)
         if not math.isfinite(loss) or not math.isfinite(norm.item()):
             raise Diverged(f"loss {loss}, norm of the averaged gradient {norm.item()}")
@@ -114,7 +162,7 @@ class Trainer:
     def compute_only(self, stream: Iterator[Batch]) -> float:
         """Seconds of a step whose gradients stay at home: replicas part here, so it comes last."""
         start = time.perf_counter()
-        with self.workers.model.no_sync():
+        with self.workers.no_exchange():
             loss, _ = self.forward(next(stream), None)
             loss.backward()
         self.update(loss.item())
@@ -126,4 +174,4 @@ class Trainer:
         if not count:
             return None
         batches = self.dataset.valid_batches(self.training["batch_per_rank"])
-        return self.task.evaluate(self.workers.model.module, itertools.islice(batches, count))
+        return self.task.evaluate(self.workers.module, itertools.islice(batches, count))

@@ -4,14 +4,16 @@ config.yaml    the resolved configuration        env.json       machine, softwar
 steps.jsonl    one line a timed step (rank 0)    summary.json   one flat row: exists only if the job is done
 status.json    running | done | failed | diverged | skipped, with reason and traceback
 logs/          what each node printed            errors/        what each rank that failed raised
+checkpoints/   the last whole one, where asked for
 """
 
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,20 +33,42 @@ def read_json(path: Path) -> Any:
         return None
 
 
+class Sink(Protocol):
+    """One more place for what is recorded."""
+
+    def log(self, step: int, **scalars: float | None) -> None: ...
+
+    def close(self, exit_code: int, **summary: Any) -> None: ...
+
+
 class Recorder:
     """Writes steps as they come and the summary at the end. Rank 0 has one."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._steps = (folder / "steps.jsonl").open("w")
+    def __init__(self, folder: Path, done: int = 0, sinks: Sequence[Sink] = ()) -> None:
+        """`done`: steps that a checkpoint has behind it; what an earlier attempt recorded beyond them is dropped."""
+        self._sinks = sinks
+        self._folder, path = folder, folder / "steps.jsonl"
+        kept = path.read_text().splitlines(keepends=True) if done and path.exists() else []
+        self._steps = path.open("w")
+        self._steps.writelines(line for line in kept if line.endswith("\n") and json.loads(line)["step"] < done)
 
     def log(self, step: int, **scalars: float | None) -> None:
         self._steps.write(json.dumps({"step": step, **scalars}) + "\n")
         self._steps.flush()  # a job that is killed leaves what it measured
+        for sink in self._sinks:
+            sink.log(step, **scalars)
 
     def close(self, **summary: Any) -> None:
         self._steps.close()
         write_json(self._folder / "summary.json", summary)
+        for sink in self._sinks:
+            sink.close(0, **summary)
+
+    def abandon(self) -> None:
+        """The job has failed: what was recorded stays, and no summary is written."""
+        self._steps.close()
+        for sink in self._sinks:
+            sink.close(1)
 
 
 def environment(fingerprint: str) -> dict[str, Any]:

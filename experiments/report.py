@@ -17,8 +17,10 @@ from rich.table import Table
 
 from experiments.artifacts import link, paper_numbers
 from experiments.artifacts.speedup import SPEEDUP
+from experiments.build import digest
 from experiments.progress import plain_console
 from experiments.results import Frame, newest_code, read, states
+from experiments.wandb_sink import log_report
 
 LOOPBACK = (
     "LOOPBACK: the links of these rows were NOT shaped. Messages crossed 127.0.0.1 at whatever rate that gives; "
@@ -54,6 +56,8 @@ class NothingFinished(RuntimeError):
 def write(folder: Path) -> pd.DataFrame:
     """Write all files of the report of `folder` and return the table of the newest code's rows."""
     runs, jobs = read(folder), states(folder)
+    if not runs.empty:
+        runs = runs[runs["network"] != "virtual"]  # workers in one process have no speed
     if runs.empty:
         counts = ", ".join(f"{n} {state}" for state, n in jobs["state"].value_counts().items()) or "no job at all"
         raise NothingFinished(
@@ -235,9 +239,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="what `output` was, such as outputs/quick")
     folder, console = parser.parse_args().folder, plain_console()
     try:
-        show(write(folder), console)
+        table = write(folder)
     except NothingFinished as reason:
         sys.exit(str(reason))
+    show(table, console)
+    if list(folder.glob("jobs/*/wandb")) and log_report(
+        folder, digest(table.to_csv()), table, sorted((folder / "figures").glob("*.png"))
+    ):
+        console.print("the table and the figures are in a wandb run of their own")
     console.print(f"report: {folder / 'REPORT.md'}", soft_wrap=True)
 
 

@@ -19,11 +19,13 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 
 from experiments.build import build, target_ratio
+from experiments.checkpoint import latest, load, save, step_of
 from experiments.loop import Diverged, Trainer
 from experiments.record import Recorder, read_json, write_json
 from sidco.comm import Ranks
-from sidco.method import AllGather, NonFiniteGradient
-from sidco.workers import DDPWorkers
+from sidco.compressors.cast import Cast
+from sidco.method import AllGather, Gathered, NonFiniteGradient
+from sidco.workers import DDPWorkers, VirtualWorkers
 
 PROBE_SIZES = (100_000, 1_000_000, 10_000_000)  # bytes
 
@@ -45,42 +47,69 @@ def main(folder: Path) -> None:
 
 
 def _run(folder: Path, rank: int) -> None:
-    loaded = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    assert isinstance(loaded, dict)
-    config: dict[str, Any] = {str(key): value for key, value in loaded.items()}
-    world_size, settings = int(os.environ["WORLD_SIZE"]), config["workers"]
+    config, world_size = _config(folder), int(os.environ["WORLD_SIZE"])
+    settings = config["workers"]
     local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     here = int(os.environ.get("SIDCO_RANKS_HERE", local))  # emulated nodes share one machine's cores
     torch.set_num_threads(settings["threads"] or max(1, (os.cpu_count() or 1) // here))
     dist.init_process_group("gloo", timeout=timedelta(seconds=settings["timeout_s"]))
     link = _probe(dist.group.WORLD) if dist.group.WORLD and world_size > 1 else {}
-    torch.manual_seed(config["seed"])  # the same start on all ranks; DDP sends rank 0's all the same
-    model = build(config["model"])
-    if config["training"]["channels_last"]:
-        model = model.to(memory_format=torch.channels_last)
-    parameters = sum(p.numel() for p in model.parameters())
-    workers = DDPWorkers(model, build(config["method"]), build(config["plan"]), seed=config["seed"])
-    optimizer = build(config["optimizer"])(workers.model.parameters())
-    torch.manual_seed(config["seed"] * 1000 + rank)  # dropout differs between ranks
-    recorder = Recorder(folder) if rank == 0 else None
-    log = recorder.log if recorder else lambda step, **scalars: None
-    trainer = Trainer(
-        workers, build(config["task"]), build(config["dataset"]), optimizer,
-        config["training"], rank, world_size, config["seed"],
-    )  # fmt: skip
-    summary = trainer.run(log, target_ratio(config))
-    if not summary["replicas_agree"]:
-        raise RuntimeError("replicas differ after training: ranks applied different updates")
+    trainer = _trainer(config, rank)
+    start = latest(folder)
+    if start is not None:
+        trainer.load_state_dict(load(start, rank, world_size))
+    recorder = None
+    if rank == 0:
+        logger = build(config["logger"])
+        recorder = Recorder(folder, trainer.done, [logger(folder, config)] if logger else [])
+    try:
+        summary = trainer.run(
+            recorder.log if recorder else lambda step, **scalars: None,
+            target_ratio(config),
+            lambda step, state: save(folder, step, state, rank, world_size, dist.barrier),
+        )
+        if not summary["replicas_agree"]:
+            raise RuntimeError("replicas differ after training: ranks applied different updates")
+    except BaseException:
+        if recorder:
+            recorder.abandon()
+        raise
     if recorder:
         started = read_json(folder / "status.json")
         recorder.close(
             **{f"name_{k}": v for k, v in config["names"].items()},
             **summary, **link,
-            parameters=parameters, world_size=world_size, ranks_per_node=local,
-            threads_per_rank=torch.get_num_threads(), job_seconds=round(time.time() - started["started"], 1),
+            parameters=sum(p.numel() for p in trainer.workers.module.parameters()),
+            world_size=settings["world_size"], ranks_per_node=local, threads_per_rank=torch.get_num_threads(),
+            resumed_from_step=None if start is None else step_of(start),
+            job_seconds=round(time.time() - started["started"], 1),
         )  # fmt: skip
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    loaded = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    assert isinstance(loaded, dict)
+    return {str(key): value for key, value in loaded.items()}
+
+
+def _trainer(config: dict[str, Any], rank: int) -> Trainer:
+    settings, seed, training = config["workers"], config["seed"], config["training"]
+    torch.manual_seed(seed)  # the same start on all ranks; DDP sends rank 0's all the same
+    model, method, plan = build(config["model"]), build(config["method"]), build(config["plan"])
+    if training["channels_last"]:
+        model = model.to(memory_format=torch.channels_last)
+    if settings["virtual"]:  # without a hook there is no plain DDP: the same sum, taken by the dense method
+        method = Gathered(Cast("float32")) if method is None else method
+        workers = VirtualWorkers(model, method, plan, world_size=settings["world_size"], seed=seed)
+        shares = tuple(range(settings["world_size"]))
+    else:
+        workers, shares = DDPWorkers(model, method, plan, seed=seed), (rank,)
+    optimizer = build(config["optimizer"])(workers.module.parameters())
+    torch.manual_seed(seed * 1000 + rank)  # dropout differs between ranks
+    task, dataset = build(config["task"]), build(config["dataset"])
+    return Trainer(workers, task, dataset, optimizer, training, shares, settings["world_size"], seed)
 
 
 def _probe(group: dist.ProcessGroup) -> dict[str, float]:

@@ -95,25 +95,24 @@ class Gathered(Method[S]):
         if not reference.finite(x):
             yield from self._refuse(x, grads)
         payload, state = self.compressor.compress(x, state)
-        kind, n = type(payload), payload.numel
-        if kind.summable:
+        if payload.summable:
             mean = yield AllReduce(payload.pack(), payload.count, "mean")
             if not reference.finite(mean):
                 raise NonFiniteGradient(
                     "the averaged gradient is not finite: it overflowed on the wire, or a rank's was not"
                 )
-            return mean_of([kind.unpack(mean, n)], out=x), state
+            return mean_of([payload.received(mean)], out=x), state
         buffers = yield AllGather(payload.pack(), payload.count)
         silent = [rank for rank, buffer in enumerate(buffers) if buffer is None]
         if silent:
             raise NonFiniteGradient(f"the gradient of rank {silent[0]} is not finite: see its log for the tensor")
-        return mean_of([kind.unpack(buffer, n) for buffer in buffers], out=x), state
+        return mean_of([payload.received(buffer) for buffer in buffers], out=x), state
 
     def _refuse(self, x: Tensor, grads: Sequence[Tensor]) -> Dialogue[S]:
         """Take part in the step without a message, so that all ranks stop at the same place."""
         zeros = torch.zeros_like(x)
         probe, _ = self.compressor.compress(zeros, self.compressor.init(zeros))
-        if type(probe).summable:
+        if probe.summable:
             yield AllReduce(probe.pack().fill_(torch.nan), 0, "mean")
         else:
             yield AllGather(None, 0)

@@ -35,6 +35,10 @@ class Payload(ABC):
     def unpack(cls, buffer: Tensor, numel: int) -> Self:
         """The inverse of `pack`; the result may share memory with `buffer`."""
 
+    def received(self, buffer: Tensor) -> Self:
+        """The message `buffer` stands for, on a rank that sent this one: what all ranks know need not travel."""
+        return type(self).unpack(buffer, self.numel)
+
     @abstractmethod
     def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
         """out += alpha * self, where `out` is (numel,)."""
@@ -133,6 +137,87 @@ class Sparse(Payload):
 
     def clear(self, out: Tensor) -> None:
         out[self.indices.long()] = 0
+
+
+@dataclass(frozen=True)
+class Shared(Payload):
+    """Values at places that every rank knows: 4 bytes a coordinate, and messages may be summed on the wire."""
+
+    values: Tensor  # (k,) float32
+    indices: Tensor  # (k,) ascending, unique; the same on all ranks, so not sent
+    length: int
+    summable: ClassVar[bool] = True
+
+    @property
+    def numel(self) -> int:
+        return self.length
+
+    @property
+    def count(self) -> int:
+        return self.values.numel()
+
+    def pack(self) -> Tensor:
+        return self.values
+
+    @classmethod
+    def unpack(cls, buffer: Tensor, numel: int) -> Self:
+        raise TypeError("the places are not in the buffer: ask a message that knows them, by received(buffer)")
+
+    def received(self, buffer: Tensor) -> Self:
+        return type(self)(buffer, self.indices, self.length)
+
+    def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
+        out.index_add_(0, self.indices, self.values.to(out.dtype), alpha=alpha)
+
+    def clear(self, out: Tensor) -> None:
+        out[self.indices] = 0
+
+
+@dataclass(frozen=True)
+class Signs(Payload):
+    """scale * sign, a bit a coordinate: four bytes of scale, then ceil(n/8) bytes, lowest bit first.
+
+    Zero counts as positive; a vector of zeros has scale 0 and stays one.
+    """
+
+    scale: Tensor  # (1,) float32
+    bits: Tensor  # (ceil(n/8),) uint8
+    length: int
+    summable: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, x: Tensor) -> Self:
+        """mean|x| sign(x)."""
+        n = x.numel()
+        positive = torch.zeros(-(-n // 8) * 8, dtype=torch.uint8, device=x.device)
+        positive[:n] = x >= 0
+        places = torch.arange(8, dtype=torch.uint8, device=x.device)
+        bits = (positive.view(-1, 8) << places).sum(1, dtype=torch.uint8)
+        mean = x.abs().double().sum() / max(n, 1)
+        return cls(mean.float().view(1), bits, n)
+
+    @property
+    def numel(self) -> int:
+        return self.length
+
+    @property
+    def count(self) -> int:
+        return self.length
+
+    def pack(self) -> Tensor:
+        return torch.cat([self.scale.view(torch.uint8), self.bits])
+
+    @classmethod
+    def unpack(cls, buffer: Tensor, numel: int) -> Self:
+        return cls(buffer[:4].clone().view(torch.float32), buffer[4:], numel)
+
+    def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
+        places = torch.arange(8, dtype=torch.uint8, device=self.bits.device)
+        positive = ((self.bits.unsqueeze(1) >> places) & 1).view(-1)[: self.length]
+        out.add_((positive.to(out.dtype) * 2 - 1) * self.scale.to(out.dtype), alpha=alpha)
+
+    def clear(self, out: Tensor) -> None:
+        out.zero_()
 
 
 def index_dtype(numel: int) -> torch.dtype:

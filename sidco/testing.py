@@ -7,6 +7,7 @@ A new compressor's own tests, in this repository or another, run the same laws; 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor
 from sidco.comm import Traffic, lockstep
 from sidco.compressor import Compressor, target_count
 from sidco.feedback import ErrorFeedback
-from sidco.method import Gathered, NonFiniteGradient
+from sidco.method import Gathered, Method, NonFiniteGradient
 from sidco.payload import Dense, Payload, Sparse, mean_of
 from sidco.vectors import edge_vectors, samples
+from sidco.view import Layout
 
 Law = Callable[[Compressor[Any]], None]
 
@@ -46,7 +48,7 @@ def survives_the_wire(compressor: Compressor[Any]) -> None:
         buffer = payload.pack()
         assert buffer.dim() == 1, f"a message is one flat buffer, got shape {tuple(buffer.shape)}"
         assert buffer.is_contiguous(), "a message is one contiguous buffer"
-        again = type(payload).unpack(buffer.clone(), x.numel())
+        again = payload.received(buffer.clone())
         assert (again.numel, again.count) == (payload.numel, payload.count) == (x.numel(), payload.count)
         _same(again.pack(), buffer, "unpack(pack(p)) is another message")
         _same(dense_of(again), dense_of(payload), "unpack(pack(p)) stands for another vector")
@@ -196,6 +198,45 @@ LAWS: tuple[Law, ...] = (
     is_odd,
     keeps_its_density,
 )
+
+
+def agrees_on_every_rank(method: Method[Any]) -> None:
+    """Laws 4 to 6 for a whole method: all ranks end with the same bits, twice the same, whatever the gradients.
+
+    What a narrow float cannot hold may stop all ranks, as a NaN does.
+    """
+    shapes = {"matrix": (30, 20), "vector": (17,), "kernel": (6, 5, 3, 3), "one": (1,)}
+    layout = tuple((name, torch.Size(shape)) for name, shape in shapes.items())
+    n, world = sum(shape.numel() for _, shape in layout), 3
+    edges = samples(n, 1) | {
+        "zeros": torch.zeros(n),
+        "huge": samples(n, 2)["normal"] * 1e18,
+        "denormals": torch.full((n,), 1e-40),
+    }
+    runs = []
+    for _ in range(2):
+        states = [method.init(torch.zeros(n), layout=layout, seed=5) for _ in range(world)]
+        means = []
+        for x in edges.values():
+            grads = [_tensors(x * (rank + 1), layout) for rank in range(world)]
+            results = lockstep([method.aggregate(g, state) for g, state in zip(grads, states, strict=True)])
+            states = [state for _, state in results]
+            for mean, _ in results:
+                assert mean.shape == (n,), f"the mean is one vector of {n}, got {tuple(mean.shape)}"
+                _same(mean, results[0][0], "replicas differ")
+                assert bool(torch.isfinite(mean).all()), "a finite gradient became something else"
+            means.append(results[0][0])
+        runs.append(means)
+        huge = [_tensors(samples(n, 2)["normal"] * 1e18, layout) for _ in range(world)]
+        with suppress(NonFiniteGradient):
+            means.append(lockstep([method.aggregate(g, s) for g, s in zip(huge, states, strict=True)])[0][0])
+    for first, second in zip(*runs, strict=True):
+        _same(first, second, "the same gradients and state gave other bits")
+
+
+def _tensors(x: Tensor, layout: Layout) -> list[Tensor]:
+    parts = x.split([shape.numel() for _, shape in layout])
+    return [part.view(shape) for part, (_, shape) in zip(parts, layout, strict=True)]
 
 
 def _messages(

@@ -24,6 +24,7 @@ class Moments(NamedTuple):
     squares: Tensor  # sum of a^2
     logs: Tensor  # sum of ln a over a > 0
     maximum: Tensor  # largest a, 0 where there is none
+    signed: Tensor  # sum of x itself over the same coordinates
 
 
 class View(Protocol):

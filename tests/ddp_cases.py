@@ -10,6 +10,7 @@ import faulthandler
 import os
 import sys
 import warnings
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,15 +19,16 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sidco.comm import Ranks
-from sidco.compressor import Compressor
 from sidco.compressors.cast import Cast
 from sidco.compressors.topk import TopK
 from sidco.feedback import ErrorFeedback
 from sidco.hook import attach
 from sidco.method import AllGather, Gathered, Method
+from sidco.methods.powersgd import PowerSGD
 from sidco.plan import PerParameter, Plan, SizeCapped, WholeModel
 from sidco.workers import VirtualWorkers
 
@@ -86,12 +88,12 @@ class Training:
     bucket_cap_mb: float = 25
 
 
-def trainings(compressors: dict[str, Compressor]) -> dict[str, Training]:
-    """Every compressor once at each world size, and TopK over plans, models and bucket sizes."""
+def trainings(methods: dict[str, Method]) -> dict[str, Training]:
+    """Every method once at each world size, and TopK over plans, models and bucket sizes."""
     runs = {}
-    for name, compressor in compressors.items():
+    for name, method in methods.items():
         for world in (2, 3):
-            runs[f"{name}/{world}"] = Training(Mixed, Gathered(compressor), WholeModel(), world)
+            runs[f"{name}/{world}"] = Training(Mixed, method, WholeModel(), world)
     topk = Gathered(ErrorFeedback(TopK(0.05)))
     for plan_name, plan in PLANS.items():
         for cap in (0.001, 25):
@@ -181,7 +183,7 @@ def gathers(rank: int, groups: Groups) -> dict:
 def silence(rank: int, groups: Groups) -> dict:
     """Case 7: a zero gradient on one rank only, then on all."""
     model = DDP(fresh(Wide), process_group=groups.ddp)
-    attachment = attach(model, Gathered(compressors(0.01)["sidco_e"]), group=groups.ours)
+    attachment = attach(model, methods(0.01)["sidco_e"], group=groups.ours)
     found = {}
     for name, silent in {"one": rank == 1, "all": True}.items():
         model.zero_grad()
@@ -264,6 +266,49 @@ def resume(rank: int, groups: Groups) -> dict:
     return {"whole": whole, "halves": weights(model.module), "wrong": wrong}
 
 
+def powersgd_like_torch(rank: int, groups: Groups) -> dict:
+    """Ours takes over torch's residuals and factors after its first compressed step; then both go on."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(24, 20, bias=False), nn.Linear(20, 16))
+    theirs, ours = (DDP(deepcopy(module), process_group=groups.ddp) for _ in range(2))
+    state = powersgd.PowerSGDState(
+        groups.ddp, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=2
+    )
+    order: list[torch.Size] = []
+
+    def hook(state: powersgd.PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        order[:] = [p.shape for p in bucket.parameters()]
+        return powersgd.powerSGD_hook(state, bucket)
+
+    theirs.register_comm_hook(state, hook)
+    attachment = attach(ours, Gathered(TopK(1.0)), group=groups.ours)
+    attachment.detach()
+
+    def gradient(model: DDP, step: int) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(10 * step + rank)
+        model.zero_grad()
+        model(torch.randn(9, 24, generator=generator)).square().sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    for step in range(3):  # two dense, one compressed
+        gradient(theirs, step)
+    method = PowerSGD(rank=2, min_rate=2.0)
+    attachment = attach(ours, method, group=groups.ours)
+    ((name, _),) = attachment.state_dict().items()
+    shapes = [p.shape for p in ours.parameters()]
+    parts = dict(zip(order, state.error_dict[0].split([shape.numel() for shape in order]), strict=True))
+    compressed = [shape for shape in shapes if len(shape) == 2]
+    in_bucket = [shape for shape in order if len(shape) == 2]
+    qs = dict(zip(in_bucket, state.q_memory_dict[0].split([2 * shape[1] for shape in in_bucket]), strict=True))
+    attachment.load_state_dict({
+        name: (
+            tuple(parts[shape].view(shape).clone() for shape in compressed),
+            tuple(qs[shape].view(shape[1], 2).clone() for shape in compressed),
+        )
+    })  # fmt: skip
+    return {"theirs": [gradient(theirs, s) for s in (3, 4)], "ours": [gradient(ours, s) for s in (3, 4)]}
+
+
 def not_a_number(rank: int, groups: Groups) -> dict:
     """A NaN on rank 1 only. Last of all: a backward that was broken off leaves its DDP unusable."""
     model = DDP(fresh(Wide), process_group=groups.ddp)
@@ -275,7 +320,7 @@ def not_a_number(rank: int, groups: Groups) -> dict:
     return {"said": said, "clean": all(bool(torch.isfinite(r).all()) for r in residuals)}
 
 
-CASES_AT_2 = (plain_ddp, silence, disagreement, misuse, bytes_of_topk, resume, not_a_number)
+CASES_AT_2 = (plain_ddp, silence, disagreement, misuse, bytes_of_topk, resume, powersgd_like_torch, not_a_number)
 CASES_AT_3 = (plain_ddp, gathers)
 
 
@@ -288,8 +333,8 @@ def message(act) -> str:
     return "nothing was raised"
 
 
-def compressors(ratio: float = 0.05) -> dict[str, Compressor]:
-    """Every yaml's compressor with the feedback its configuration gives it."""
+def methods(ratio: float = 0.05) -> dict[str, Method]:
+    """Every yaml's method, with the feedback its configuration gives it."""
     from hydra import compose, initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -302,8 +347,8 @@ def compressors(ratio: float = 0.05) -> dict[str, Compressor]:
             whole = compose("config", overrides=[f"compressor={path.stem}", f"ratio={ratio}"], return_hydra_config=True)
             HydraConfig.instance().set_config(whole)
             job = check(OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"]))
-            if job["feedback"] is not None:
-                found[path.stem] = build(job["feedback"])
+            if job["method"] is not None:
+                found[path.stem] = build(job["method"])
     return found
 
 
@@ -317,7 +362,7 @@ def main() -> None:
     everyone = Groups(dist.group.WORLD, dist.new_group())
     found: dict[str, object] = {}
 
-    for name, run in trainings(compressors()).items():
+    for name, run in trainings(methods()).items():
         if rank < run.world:
             found[name] = train_on_ranks(run, rank, everyone if run.world == WORLD else pair)
     for case in CASES_AT_3:

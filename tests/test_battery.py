@@ -5,19 +5,16 @@ from conftest import ROOT
 
 from experiments.build import build, check
 from sidco.feedback import ErrorFeedback
-from sidco.testing import LAWS
+from sidco.testing import LAWS, agrees_on_every_rank
 
 COMPRESSORS = sorted(path.stem for path in (ROOT / "conf" / "compressor").glob("*.yaml"))
 RATIOS = (0.1, 0.01, 0.001)
 
 
-def compressors(composed, name):
-    found = {}
-    for ratio in RATIOS:
-        node = check(composed(f"compressor={name}", f"ratio={ratio}"))["compressor"]
-        if node is not None:  # `none` is plain DDP: there is nothing to hold a law against
-            found.setdefault(repr(node), build(node))
-    return list(found.values())
+def distinct(composed, name, part):
+    """What a yaml makes of `part` at the three ratios, each once; nothing for plain DDP."""
+    nodes = [check(composed(f"compressor={name}", f"ratio={ratio}"))[part] for ratio in RATIOS]
+    return list({repr(node): build(node) for node in nodes if node is not None}.values())
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
@@ -27,10 +24,16 @@ def compressors(composed, name):
 @pytest.mark.case(26)
 @pytest.mark.case(40)
 def test_law(composed, name, law):
-    for compressor in compressors(composed, name):
+    for compressor in distinct(composed, name, "compressor"):
         law(compressor)
         law(ErrorFeedback(compressor))
 
 
 def test_every_yaml_is_found():
     assert {"none", "dense", "bf16", "topk", "dgc", "sidco_e"} <= set(COMPRESSORS)
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_method(composed, name):
+    for method in distinct(composed, name, "method"):
+        agrees_on_every_rank(method)

@@ -72,6 +72,8 @@ def test_an_unknown_choice_is_answered_with_the_list(composed):
         (["network=shaped", "network.rate=null"], "needs network.rate"),
         (["training.steps=0"], "training.steps must be at least 1"),
         (["compressor=none", "feedback=ef"], "drop feedback="),
+        (["benchmark=resnet20_digits", "feedback=momentum"], "set optimizer.momentum=0"),
+        (["training.local_clip=true"], "feedback.clip must be set"),
         (["compressor.rule=best"], "rule must be one of paper, sign, trend"),
         (["compressor.stages=0"], "stages must be"),
         (["plan=capped", "plan.mib=-1"], "mib must be"),

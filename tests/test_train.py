@@ -24,8 +24,9 @@ def command(*words):
 
 
 def train(folder, *words, **environment):
+    environment = {name: value for name, value in {**HERE, **environment}.items() if value is not None}
     done = subprocess.run(
-        command(*words), cwd=folder, env={**HERE, **environment}, timeout=TIMEOUT_S,
+        command(*words), cwd=folder, env=environment, timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr

@@ -13,8 +13,8 @@ PIECE = 1 << 16  # floats in flight: 256 KiB, a piece and its scratch fit a core
 ROW = 1 << 10  # floats summed by one thread, in one order
 
 
-def moments(x: Tensor, above: Tensor | None, sums: Set[str]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(count, total, squares, logs, maximum) of a = |x| - above where |x| > above; see `sidco.view.Moments`.
+def moments(x: Tensor, above: Tensor | None, sums: Set[str]) -> tuple[Tensor, ...]:
+    """(count, total, squares, logs, maximum, signed) of a = |x| - above where |x| > above; see `sidco.view.Moments`.
 
     Reads n (from memory once, from cache once for each sum). `x` is (n,) of any float type; results are float64.
     """
@@ -33,6 +33,8 @@ def moments(x: Tensor, above: Tensor | None, sums: Set[str]) -> tuple[Tensor, Te
             rows["logs"].append(_row_sums(a.log().masked_fill_(a == 0, 0)))
         if "maximum" in sums:
             rows["maximum"].append(a.amax())
+        if "signed" in sums:
+            rows["signed"].append(_row_sums(piece.float() if above is None else piece.float() * (a > 0)))
     count = zero + x.numel() if above is None else _all(rows["count"], zero)
     return (
         count,
@@ -40,6 +42,7 @@ def moments(x: Tensor, above: Tensor | None, sums: Set[str]) -> tuple[Tensor, Te
         _all(rows["squares"], zero) if "squares" in sums else nan,
         _all(rows["logs"], zero) if "logs" in sums else nan,
         (torch.stack(rows["maximum"]).amax().double() if x.numel() else zero) if "maximum" in sums else nan,
+        _all(rows["signed"], zero) if "signed" in sums else nan,
     )
 
 
