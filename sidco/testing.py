@@ -208,11 +208,7 @@ def agrees_on_every_rank(method: Method[Any]) -> None:
     shapes = {"matrix": (30, 20), "vector": (17,), "kernel": (6, 5, 3, 3), "one": (1,)}
     layout = tuple((name, torch.Size(shape)) for name, shape in shapes.items())
     n, world = sum(shape.numel() for _, shape in layout), 3
-    edges = samples(n, 1) | {
-        "zeros": torch.zeros(n),
-        "huge": samples(n, 2)["normal"] * 1e18,
-        "denormals": torch.full((n,), 1e-40),
-    }
+    edges = samples(n, 1) | {"zeros": torch.zeros(n), "denormals": torch.full((n,), 1e-40)}
     runs = []
     for _ in range(2):
         states = [method.init(torch.zeros(n), layout=layout, seed=5) for _ in range(world)]
