@@ -47,6 +47,8 @@ class Network:
     shaped: bool = False
     rate: str | None = None
     burst_kib: int | None = None
+    cluster: bool = False  # real nodes, each running the same command
+    port: int | None = None
 
 
 @dataclass
@@ -136,6 +138,10 @@ def _check_feedback(plain: dict[Any, Any]) -> None:
 
 
 def _check_network(network: DictConfig, workers: DictConfig) -> None:
+    if network.cluster and (network.shaped or workers.virtual):
+        raise ConfigError(
+            "network=cluster is made of real nodes: neither network.shaped nor workers.virtual goes with it"
+        )
     if not network.shaped:
         if network.rate is not None:
             raise ConfigError(f"network.rate={network.rate} limits nothing on loopback: add network=shaped")
@@ -155,6 +161,7 @@ def scientific(config: dict[str, Any]) -> dict[str, Any]:
     `ratio` itself is not in it: what uses it has it resolved, so dense jobs of a grid over ratios are one job.
     """
     kept = {key: value for key, value in config.items() if key not in ASIDE}
+    kept["network"] = {key: value for key, value in config["network"].items() if key != "port"}
     kept["workers"] = {key: value for key, value in config["workers"].items() if not key.endswith("timeout_s")}
     return kept
 

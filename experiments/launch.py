@@ -1,7 +1,6 @@
 """One job: its folder, its nodes, its ranks as fresh torchrun processes, and what became of it."""
 
 import fcntl
-import os
 import time
 import traceback
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
+from experiments import cluster
 from experiments.build import Incompatible, build, check, digest, rate_mbit, scientific, target_ratio
 from experiments.data.cache import DataMissing
 from experiments.network import default_burst_kib, loopback_nodes, shaped_nodes
@@ -28,6 +28,7 @@ class Outcome(NamedTuple):
     state: str  # done | reused | skipped | failed | diverged | busy | missing
     reason: str = ""
     seconds: float = 0.0
+    folder: Path | None = None  # where its records are
 
     @property
     def bad(self) -> bool:
@@ -41,8 +42,9 @@ def fingerprint() -> str:
     return digest({str(path.relative_to(ROOT)): path.read_text() for path in sorted(files)})
 
 
-def run_job(cfg: DictConfig, shaping: str | None) -> Outcome:
-    """Run the job `cfg` describes unless its result exists. `shaping`: why links cannot be shaped here, or None.
+def run_job(cfg: DictConfig, shaping: str | None, number: int = 0) -> Outcome:
+    """Run the job `cfg` describes unless its result exists. `shaping`: why links cannot be shaped here, or None;
+    `number`: its place in the sweep.
 
     Never raises for what goes wrong inside a job, so that a sweep goes on; ConfigError passes through.
     """
@@ -50,33 +52,49 @@ def run_job(cfg: DictConfig, shaping: str | None) -> Outcome:
         config = _effective(cfg, shaping)
     except Incompatible as reason:
         return _skipped(cfg, reason)
-    folder, name = job_folder(config), job_name(config)
+    folder, name, start = job_folder(config), job_name(config), time.time()
+    place = cluster.here() if config["network"]["cluster"] else None
+    if place:
+        cluster.ranks_per_node(place, config["workers"]["world_size"])
+    if place and place.node_rank:
+        state, why = cluster.follow(folder, place, number, config, _finished)
+        return Outcome(name, state, why, time.time() - start, folder)
     if _finished(folder):
-        return Outcome(name, "reused")
+        return Outcome(name, "reused", folder=folder)
     folder.mkdir(parents=True, exist_ok=True)
-    start = time.time()
     with _sole_owner(folder) as owner:
         if not owner:
             return Outcome(name, "busy", f"another process is running it in {folder}")
-        _status(folder, "running", start, pid=os.getpid())
-        try:
-            _clear(folder)
-            _run(folder, config)
-            (folder / "summary.json").stat()  # rank 0's last word: without it nothing was measured
-        except Failed as error:
-            _status(folder, error.kind, start, reason=str(error), traceback=error.trace)
-            return Outcome(name, error.kind, str(error), time.time() - start)
-        except DataMissing as error:
-            _status(folder, "failed", start, reason=str(error))
-            return Outcome(name, "failed", str(error), time.time() - start)
-        except Exception as error:
-            _status(folder, "failed", start, reason=str(error), traceback=traceback.format_exc())
-            return Outcome(name, "failed", f"{type(error).__name__}: {error}", time.time() - start)
-        except BaseException:
-            _status(folder, "failed", start, reason="interrupted")
-            raise
-        _status(folder, "done", start)
-    return Outcome(name, "done", "", time.time() - start)
+        state, why = _own(folder, config, place, {"started": start, "number": number, "sweep": place and place.sweep})
+    return Outcome(name, state, why, time.time() - start, folder)
+
+
+def _own(
+    folder: Path, config: dict[str, Any], place: cluster.Place | None, identity: dict[str, Any]
+) -> tuple[str, str]:
+    """Run the job in `folder`, which is ours, and write its status: (state, reason)."""
+
+    def status(state: str, reason: str = "", trace: str = "") -> tuple[str, str]:
+        more = {name: text for name, text in (("reason", reason), ("traceback", trace)) if text}
+        write_json(folder / "status.json", {"state": state, **identity, "updated": time.time(), **more})
+        return state, reason
+
+    try:
+        _clear(folder)
+        _prepare(folder, config, place)
+        status("running")
+        _run(folder, config, place)
+        (folder / "summary.json").stat()  # rank 0's last word: without it nothing was measured
+    except Failed as error:
+        return status(error.kind, str(error), error.trace)
+    except DataMissing as error:
+        return status("failed", str(error))
+    except Exception as error:
+        return status("failed", f"{type(error).__name__}: {error}", traceback.format_exc())
+    except BaseException:
+        status("failed", "interrupted")
+        raise
+    return status("done")
 
 
 def look(cfg: DictConfig, shaping: str | None) -> Outcome:
@@ -87,7 +105,7 @@ def look(cfg: DictConfig, shaping: str | None) -> Outcome:
         return _skipped(cfg, reason)
     folder, name = job_folder(config), job_name(config)
     if _finished(folder):
-        return Outcome(name, "reused")
+        return Outcome(name, "reused", folder=folder)
     known = read_json(folder / "status.json") or {"state": "missing"}
     if known["state"] in ("running", "done"):  # a lock tells who lives; a done job without its summary is not done
         with _sole_owner(folder) as alone:
@@ -99,7 +117,7 @@ def _effective(cfg: DictConfig, shaping: str | None) -> dict[str, Any]:
     """The checked configuration of what will really run: loopback where links cannot be shaped, and the row says so."""
     config = check(cfg)
     if config["network"]["shaped"] and shaping is not None:
-        config["network"] = {"shaped": False, "rate": None, "burst_kib": None}
+        config["network"] |= {"shaped": False, "rate": None, "burst_kib": None}
     return config
 
 
@@ -117,8 +135,8 @@ def job_name(config: dict[str, Any]) -> str:
     names, network = config["names"], config["network"]
     ratio = target_ratio(config)
     aim = "" if ratio is None else f" {ratio:g}"
-    place = "virtual" if config["workers"]["virtual"] else network["rate"] or "loopback"
-    return f"{names['benchmark']} {names['compressor']}{aim} {place}"
+    link = "virtual" if config["workers"]["virtual"] else "cluster" if network["cluster"] else network["rate"]
+    return f"{names['benchmark']} {names['compressor']}{aim} {link or 'loopback'}"
 
 
 def job_folder(config: dict[str, Any]) -> Path:
@@ -127,29 +145,35 @@ def job_folder(config: dict[str, Any]) -> Path:
     return Path(config["output"]) / "jobs" / f"{job_name(config).replace(' ', '-')}-{key}"
 
 
-def _run(folder: Path, config: dict[str, Any]) -> None:
+def _prepare(folder: Path, config: dict[str, Any], place: cluster.Place | None) -> None:
+    """What ranks read, and what a row must be able to say of where it comes from."""
     data_sha256 = build(config["dataset"]).prepare()  # here, so that one process downloads and ranks only read
     OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
-    network, workers = config["network"], config["workers"]
-    facts: dict[str, Any] = {
-        "network": "virtual" if workers["virtual"] else "shaped" if network["shaped"] else "loopback",
-        "rate_mbit_per_s": None,
-        "latency_emulated": False,
-    }
+    network, virtual = config["network"], config["workers"]["virtual"]
+    kind = "virtual" if virtual else "cluster" if place else "shaped" if network["shaped"] else "loopback"
+    facts: dict[str, Any] = {"network": kind, "rate_mbit_per_s": None, "latency_emulated": False, "origin": "measured"}
     if network["shaped"]:
         rate = facts["rate_mbit_per_s"] = rate_mbit(network["rate"])
         facts["burst_kib"] = network["burst_kib"] or default_burst_kib(rate)
-    write_json(
-        folder / "env.json", {**environment(fingerprint()), **facts, "data_sha256": data_sha256, "origin": "measured"}
-    )
-    processes = 1 if workers["virtual"] else workers["world_size"]
+    if place:
+        facts["hosts"] = list(place.hosts)
+    write_json(folder / "env.json", {**environment(fingerprint()), **facts, "data_sha256": data_sha256})
+
+
+def _run(folder: Path, config: dict[str, Any], place: cluster.Place | None) -> None:
+    network, workers = config["network"], config["workers"]
+    ranks = 1 if workers["virtual"] else workers["world_size"]
     with ExitStack() as stack:
-        if network["shaped"]:
-            nodes = stack.enter_context(shaped_nodes(processes, rate_mbit(network["rate"]), network["burst_kib"]))
+        if place:
+            nodes, ours = cluster.nodes_of(place), [place.node_rank]
+        elif network["shaped"]:
+            nodes = stack.enter_context(shaped_nodes(ranks, rate_mbit(network["rate"]), network["burst_kib"]))
+            ours = range(len(nodes))
         else:
-            nodes = stack.enter_context(loopback_nodes(1))
-        ranks = [stack.enter_context(torchrun(folder, node, i, nodes, processes)) for i, node in enumerate(nodes)]
-        wait(folder, ranks, time.time() + workers["job_timeout_s"])
+            nodes, ours = stack.enter_context(loopback_nodes(1)), [0]
+        each = ranks // len(nodes)
+        agents = [stack.enter_context(torchrun(folder, nodes[i], i, nodes, each, network["port"])) for i in ours]
+        wait(folder, agents, time.time() + workers["job_timeout_s"])
 
 
 @contextmanager
@@ -171,7 +195,3 @@ def _clear(folder: Path) -> None:
             old.unlink()
     for part in ("errors", "logs"):
         (folder / part).mkdir(exist_ok=True)
-
-
-def _status(folder: Path, state: str, started: float, **more: Any) -> None:
-    write_json(folder / "status.json", {"state": state, "started": started, "updated": time.time(), **more})

@@ -36,6 +36,7 @@ class Trainer:
     shares: tuple[int, ...]  # which of the W workers: a rank plays its own, a process of virtual workers all
     world_size: int
     seed: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     done: int = 0  # steps
     seconds: float = 0.0  # that they took, without what lies between them
     carries: list[Any] = field(init=False)
@@ -87,6 +88,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "workers": self.workers.state_dict(),
             "random_state": torch.get_rng_state(),
+            "gpu_random_state": torch.cuda.get_rng_state() if self.device.type == "cuda" else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -97,6 +99,8 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.workers.load_state_dict(state["workers"])
         torch.set_rng_state(state["random_state"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["gpu_random_state"], self.device)
 
     def batches(self, share: int) -> Iterator[Batch]:
         """Epoch after epoch without end, from where training stands."""
@@ -142,10 +146,11 @@ class Trainer:
 
     def forward(self, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
         """Loss and carried state, with the options that pay on some CPUs."""
-        if self.training["channels_last"] and batch[0].dim() == 4:
-            batch = (batch[0].to(memory_format=torch.channels_last), batch[1])
-        with torch.autocast("cpu", torch.bfloat16) if self.training["autocast"] else nullcontext():
-            return self.task.loss(self.workers.model, batch, carry)
+        inputs, targets = batch[0].to(self.device), batch[1].to(self.device)
+        if self.training["channels_last"] and inputs.dim() == 4:
+            inputs = inputs.to(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, torch.bfloat16) if self.training["autocast"] else nullcontext():
+            return self.task.loss(self.workers.model, (inputs, targets), carry)
 
     def update(self, loss: float) -> None:
         """Clip the averaged gradient, step, forget it. A value that is no number stops the job before the update."""
@@ -173,5 +178,6 @@ class Trainer:
         count = self.training["valid_batches"]
         if not count:
             return None
-        batches = self.dataset.valid_batches(self.training["batch_per_rank"])
-        return self.task.evaluate(self.workers.module, itertools.islice(batches, count))
+        batches = itertools.islice(self.dataset.valid_batches(self.training["batch_per_rank"]), count)
+        here = ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in batches)
+        return self.task.evaluate(self.workers.module, here)

@@ -27,22 +27,26 @@ class Failed(RuntimeError):
 
 @contextmanager
 def torchrun(
-    folder: Path, node: Node, index: int, nodes: list[Node], world_size: int
+    folder: Path, node: Node, index: int, nodes: list[Node], ranks_here: int, port: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One torchrun inside one node; gone, with all it started, when the block ends."""
+    """One torchrun for the ranks of one node; gone, with all it started, when the block ends."""
+    if port is None:
+        port = PORT if node.enter else _free_port()
     command = [
         *node.enter, sys.executable, "-m", "torch.distributed.run",
-        f"--nnodes={len(nodes)}", f"--node-rank={index}", f"--nproc-per-node={world_size // len(nodes)}",
-        f"--master-addr={nodes[0].address}", f"--master-port={PORT if node.enter else _free_port()}",
+        f"--nnodes={len(nodes)}", f"--node-rank={index}", f"--nproc-per-node={ranks_here}",
+        f"--master-addr={nodes[0].address}", f"--master-port={port}",
         "--max-restarts=0", "-m", "experiments.worker", str(folder.resolve()),
     ]  # fmt: skip
+    sharing = ranks_here * (len(nodes) if node.enter else 1)  # emulated nodes share this machine's cores
     variables = {
-        "GLOO_SOCKET_IFNAME": node.interface,
-        "SIDCO_RANKS_HERE": str(world_size),
+        "SIDCO_RANKS_HERE": str(sharing),
         "SIDCO_LAUNCHER": str(os.getpid()),
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // world_size)),
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // sharing)),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
+    if node.interface:
+        variables["GLOO_SOCKET_IFNAME"] = node.interface
     with (folder / "logs" / f"{node.name}.log").open("wb") as log:
         process = subprocess.Popen(
             command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -86,6 +86,7 @@ def environment(fingerprint: str) -> dict[str, Any]:
         "commit": commit or "unknown",
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else None,
         "code_fingerprint": fingerprint,
+        "nccl": {name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
     }
 
 

@@ -40,7 +40,8 @@ class Sweep:
         else:
             progress.start(len(self.outcomes))
             try:
-                outcome = (look if self.look_only else run_job)(cfg, self._why_unshaped(cfg))
+                why, number = self._why_unshaped(cfg), len(self.outcomes)
+                outcome = look(cfg, why) if self.look_only else run_job(cfg, why, number)
             except ConfigError as error:
                 outcome = Outcome(" ".join(HydraConfig.get().overrides.task), "failed", f"configuration: {error}")
         self.outcomes.append(outcome)
@@ -66,8 +67,12 @@ class Sweep:
         for outcome in self.outcomes:
             seconds = f"{outcome.seconds:.1f}" if outcome.seconds else ""
             table.add_row(outcome.job, outcome.state, seconds, outcome.reason)
-        if len(self.outcomes) > 1 or any(o.bad or o.reason for o in self.outcomes):
+        if len(self.outcomes) > 1:
             self.console.print(table)
+        for folder in {outcome.folder.parent.parent for outcome in self.outcomes if outcome.folder}:
+            self.console.print(
+                f"records: {folder}/jobs; the table: python -m experiments.report {folder}", soft_wrap=True
+            )
         return int(any(outcome.bad for outcome in self.outcomes))
 
 

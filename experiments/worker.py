@@ -52,9 +52,13 @@ def _run(folder: Path, rank: int) -> None:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     here = int(os.environ.get("SIDCO_RANKS_HERE", local))  # emulated nodes share one machine's cores
     torch.set_num_threads(settings["threads"] or max(1, (os.cpu_count() or 1) // here))
-    dist.init_process_group("gloo", timeout=timedelta(seconds=settings["timeout_s"]))
-    link = _probe(dist.group.WORLD) if dist.group.WORLD and world_size > 1 else {}
-    trainer = _trainer(config, rank)
+    device, backend = torch.device("cpu"), "gloo"
+    if torch.cuda.is_available():
+        device, backend = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))), "nccl"
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timedelta(seconds=settings["timeout_s"]))
+    link = _probe(dist.group.WORLD, device) if dist.group.WORLD and world_size > 1 else {}
+    trainer = _trainer(config, rank, device)
     start = latest(folder)
     if start is not None:
         trainer.load_state_dict(load(start, rank, world_size))
@@ -94,10 +98,11 @@ def _config(folder: Path) -> dict[str, Any]:
     return {str(key): value for key, value in loaded.items()}
 
 
-def _trainer(config: dict[str, Any], rank: int) -> Trainer:
+def _trainer(config: dict[str, Any], rank: int, device: torch.device) -> Trainer:
     settings, seed, training = config["workers"], config["seed"], config["training"]
     torch.manual_seed(seed)  # the same start on all ranks; DDP sends rank 0's all the same
     model, method, plan = build(config["model"]), build(config["method"]), build(config["plan"])
+    model = model.to(device)
     if training["channels_last"]:
         model = model.to(memory_format=torch.channels_last)
     if settings["virtual"]:  # without a hook there is no plain DDP: the same sum, taken by the dense method
@@ -109,17 +114,17 @@ def _trainer(config: dict[str, Any], rank: int) -> Trainer:
     optimizer = build(config["optimizer"])(workers.module.parameters())
     torch.manual_seed(seed * 1000 + rank)  # dropout differs between ranks
     task, dataset = build(config["task"]), build(config["dataset"])
-    return Trainer(workers, task, dataset, optimizer, training, shares, settings["world_size"], seed)
+    return Trainer(workers, task, dataset, optimizer, training, shares, settings["world_size"], seed, device)
 
 
-def _probe(group: dist.ProcessGroup) -> dict[str, float]:
-    """Mb/s that leave this rank's interface in gloo's all-reduce and all-gather and in our gather: what the link gives.
+def _probe(group: dist.ProcessGroup, device: torch.device) -> dict[str, float]:
+    """Mb/s that leave this rank in the backend's all-reduce and all-gather and in our gather: what the link gives.
 
     Each first runs once untimed, for connections to be made. A burst lets a small message through faster than the rate.
     """
     rates, comm, world_size = {}, Ranks(group), dist.get_world_size(group)
     for nbytes in PROBE_SIZES:
-        buffer = torch.zeros(nbytes // 4)
+        buffer = torch.zeros(nbytes // 4, device=device)
         parts = [torch.empty_like(buffer) for _ in range(world_size)]
         gathered = (world_size - 1) * nbytes
         ways: dict[str, tuple[Callable[[], Any], float]] = {
@@ -133,6 +138,7 @@ def _probe(group: dist.ProcessGroup) -> dict[str, float]:
             dist.barrier(group)
             start = time.perf_counter()
             run()
+            buffer.sum().item()  # on a GPU: wait until it is there
             rates[f"probe_{name}_{nbytes // 1000}kb_mbit_per_s"] = 8e-6 * sent / (time.perf_counter() - start)
     return rates
 
