@@ -117,8 +117,12 @@ def test_a_hostfile_starts_the_command_on_every_host(tmp_path):
     show = "import os; print(*(os.environ[n] for n in ('SIDCO_NODES', 'SIDCO_NODE_RANK', 'SIDCO_SWEEP')), 'a b')"
     done = subprocess.run(
         [str(ROOT / "scripts" / "on_hosts.sh"), "hosts", sys.executable, "-c", show],
-        cwd=tmp_path, env={**os.environ, "SIDCO_SSH": str(tmp_path / "ssh")}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "SIDCO_SSH": str(tmp_path / "ssh")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     lines = sorted(line.split(maxsplit=3) for line in done.stdout.splitlines())
     assert [line[:2] for line in lines] == [["one,two", "0"], ["one,two", "1"]]
