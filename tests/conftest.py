@@ -8,6 +8,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.data import cifar10
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -23,3 +25,12 @@ def composed():
         return OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
 
     return compose_job
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Data and cache of this test alone; nothing outside answers."""
+    monkeypatch.setenv("SIDCO_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("SIDCO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cifar10, "reachable", lambda url: False)
+    return tmp_path

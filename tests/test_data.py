@@ -1,76 +1,19 @@
 """Data sets: equal and disjoint shares, order under the seed, contiguous streams, a cache that is whole or nothing."""
 
-import os
-import pickle
-import socket
-import tarfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from data_sets import make_archive, make_folders, make_ptb
 from PIL import Image
 from torchvision.datasets import CIFAR10
-from torchvision.datasets.utils import calculate_md5
 
-from experiments.data import cache, cifar10
 from experiments.data.cache import DataMissing
 from experiments.data.cifar10 import Cifar10, crop_and_flip
 from experiments.data.images import Digits
 from experiments.data.stdlib_text import StdlibText
 from experiments.data.text import PTBText
 
-REAL = Path(os.environ.get("SIDCO_DATA", "/nowhere"))
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path, monkeypatch):
-    """Data and cache of this test alone; nothing outside answers."""
-    monkeypatch.setenv("SIDCO_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("SIDCO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cifar10, "reachable", lambda url: False)
-    return tmp_path
-
-
-def make_ptb(root, prefix="tiny", words=400):
-    folder = root / "data" / "tiny"
-    folder.mkdir(parents=True)
-    text = [f"w{i * i % 17}" for i in range(words)]
-    for split, some in {"train": text, "valid": [*text[:50], "unseen"], "test": text[:50]}.items():
-        lines = [" " + " ".join(some[i : i + 9]) + " \n" for i in range(0, len(some), 9)]
-        (folder / f"{prefix}.{split}.txt").write_text("".join(lines))
-    return PTBText(name="tiny", symbols=30, window=5)
-
-
-def make_folders(root, train=40, valid=10):
-    draw = np.random.default_rng(0)
-    for split, count in {"train": train, "test": valid}.items():
-        for i in range(count):
-            folder = root / "data" / "cifar10" / split / ("cat" if i % 2 else "ant")
-            folder.mkdir(parents=True, exist_ok=True)
-            pixels = draw.integers(256, size=(32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{i:03d}.png")
-    return Cifar10(classes=2, train_count=train, valid_count=valid)
-
-
-def make_archive(root, monkeypatch):
-    """The official archive in small: same names and layout, its own checksums."""
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir()
-    for i, (name, _) in enumerate(CIFAR10.train_list + CIFAR10.test_list):
-        rows = np.arange(10, dtype=np.uint8)[:, None].repeat(3072, axis=1) + 10 * i
-        (folder / name).write_bytes(pickle.dumps({"data": rows, "labels": list(range(10))}))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
-    path = root / "data" / "cifar10" / CIFAR10.filename
-    path.parent.mkdir(parents=True)
-    with tarfile.open(path, "w:gz") as tar:
-        tar.add(folder, folder.name)
-    sums = {file.name: calculate_md5(file) for file in folder.iterdir()}
-    monkeypatch.setattr(CIFAR10, "tgz_md5", calculate_md5(path))
-    monkeypatch.setattr(CIFAR10, "train_list", [(name, sums[name]) for name, _ in CIFAR10.train_list])
-    monkeypatch.setattr(CIFAR10, "test_list", [(name, sums[name]) for name, _ in CIFAR10.test_list])
-    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
-    return path
+pytestmark = pytest.mark.usefixtures("folders")
 
 
 # --- shares ---
@@ -286,122 +229,3 @@ def test_a_damaged_official_folder_is_refused(folders, monkeypatch):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(DataMissing, match="a damaged cifar-10-batches-py"):
         Cifar10().prepare()
-
-
-# --- the cache ---
-
-
-@pytest.mark.case(60)
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:500] + b"x" + b[501:]])
-def test_a_damaged_cache_is_refused_by_ranks_and_rebuilt_by_the_launcher(damage, folders):
-    data = make_ptb(folders)
-    identity = data.prepare()
-    (file,) = (folders / "cache" / "prepared").iterdir()
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(DataMissing, match=r"Call prepare\(\)"):
-        data.steps_per_epoch(1, 1)
-    assert data.prepare() == identity
-    assert data.steps_per_epoch(1, 1) > 0
-
-
-@pytest.mark.case(60)
-def test_a_killed_preparation_leaves_nothing(folders, monkeypatch):
-    def killed(file, **arrays):
-        file.write(b"half of it")
-        raise KeyboardInterrupt
-
-    data = make_ptb(folders)
-    monkeypatch.setattr(cache.np, "savez", killed)
-    with pytest.raises(KeyboardInterrupt):
-        data.prepare()
-    assert list((folders / "cache" / "prepared").iterdir()) == []
-
-
-@pytest.mark.case(60)
-def test_preparation_builds_once_and_ranks_never(folders, monkeypatch):
-    identity = make_ptb(folders).prepare()
-
-    def fail(self):
-        raise AssertionError("built again")
-
-    monkeypatch.setattr(PTBText, "build", fail)
-    data = PTBText(name="tiny", symbols=30, window=5)
-    assert data.prepare() == identity
-    assert len(list(data.train_batches(0, 1, 1, 0, 0))) > 0
-
-
-def test_changed_files_are_read_again_and_have_another_identity(folders):
-    data = make_ptb(folders)
-    identity = data.prepare()
-    with (folders / "data" / "tiny" / "tiny.train.txt").open("a") as file:
-        file.write("w1 w2\n")
-    assert data.prepare() != identity
-
-
-# --- nothing there ---
-
-
-@pytest.mark.case(61)
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (PTBText(name="ptb"), ["ptb", "<prefix>.train.txt", "benchmark=lstm_stdlib"]),
-        (PTBText(name="pd_lm"), ["pd_lm", "<prefix>.train.txt", "benchmark=lstm_stdlib"]),
-        (Cifar10(), ["cifar10", "<class>", "cifar-10-python.tar.gz", "does not answer", "benchmark=resnet20_digits"]),
-    ],
-    ids=["ptb", "pd_lm", "cifar10"],
-)
-def test_missing_data_says_where_what_and_what_else(data, said, folders):
-    with pytest.raises(DataMissing) as caught:
-        data.prepare()
-    for words in (str(folders / "data" / said[0]), *said, "SIDCO_DATA"):
-        assert words in str(caught.value)
-
-
-@pytest.mark.case(61)
-def test_a_download_that_breaks_off_is_missing_data(folders, monkeypatch):
-    def broken(*args, **kwargs):
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr(cifar10, "reachable", lambda url: True)
-    monkeypatch.setattr("urllib.request.urlopen", broken)
-    with pytest.raises(DataMissing, match="timed out"):
-        Cifar10().prepare()
-    assert socket.getdefaulttimeout() is None
-    assert list((folders / "data" / "cifar10").iterdir()) == []
-
-
-@pytest.mark.case(61)
-@pytest.mark.parametrize("answer", ["refused", "silent"])
-def test_a_server_that_does_not_answer_is_given_up(answer, monkeypatch):
-    monkeypatch.undo()  # the real `reachable`
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        if answer == "silent":
-            server.listen()
-        assert not cifar10.reachable(f"http://127.0.0.1:{server.getsockname()[1]}/", seconds=0.3)
-
-
-# --- what people have ---
-
-
-@pytest.mark.skipif(not (REAL / "pd_lm").is_dir(), reason="needs pd_lm/ in $SIDCO_DATA")
-def test_real_pd_lm(monkeypatch):
-    monkeypatch.setenv("SIDCO_DATA", str(REAL))
-    data = PTBText(name="pd_lm")
-    data.prepare()
-    sizes = {name: len(array) for name, array in data.arrays.items()}
-    assert sizes == {"vocabulary": 10_000, "train": 962_378, "valid": 79_047}
-
-
-@pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="needs cifar10/ in $SIDCO_DATA")
-def test_real_cifar10(monkeypatch):
-    monkeypatch.setenv("SIDCO_DATA", str(REAL))
-    data = Cifar10()
-    data.prepare()
-    assert np.bincount(data.arrays["train_labels"]).tolist() == [5000] * 10
-    assert data.steps_per_epoch(8, 512) == 12
-    pixels = data.arrays["train_images"][::10].astype(np.float32)
-    assert np.allclose(pixels.mean((0, 2, 3)), data.mean, atol=1.5)
-    assert np.allclose(pixels.std((0, 2, 3)), data.std, atol=1.5)

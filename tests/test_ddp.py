@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import ddp_cases
+import ddp_runs
 import pytest
 import torch
 from conftest import ROOT
@@ -13,7 +14,7 @@ from conftest import ROOT
 from sidco.method import AllGather, Gathered
 
 TIMEOUT_S = 150  # the ranks themselves give up after 120 and show where they hang
-TRAININGS = ddp_cases.trainings(ddp_cases.methods())
+TRAININGS = ddp_runs.trainings(ddp_runs.methods())
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def tolerance_of_the_sum(run):
 @pytest.mark.parametrize("name", TRAININGS)
 def test_ranks_equal_virtual_workers(ranks, name):
     run = TRAININGS[name]
-    virtual = ddp_cases.train_virtually(run)
+    virtual = ddp_runs.train_virtually(run)
     for rank in range(run.world):
         found = ranks[rank][name]["weights"]
         assert same(found, ranks[0][name]["weights"]), "replicas differ"
@@ -77,7 +78,7 @@ def test_ranks_equal_virtual_workers(ranks, name):
             assert all(torch.allclose(found[n], virtual[n], rtol=tolerance, atol=tolerance) for n in virtual)
         else:
             assert same(found, virtual), "ranks and virtual workers differ"
-    start = dict(ddp_cases.fresh(run.model).named_parameters())
+    start = dict(ddp_runs.fresh(run.model).named_parameters())
     assert any(not torch.equal(virtual[n], start[n]) for n in virtual), "nothing was trained"
 
 

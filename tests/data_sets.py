@@ -1,0 +1,58 @@
+"""Small data sets in a folder of the test's own, in the layouts that people have."""
+
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torchvision.datasets import CIFAR10
+from torchvision.datasets.utils import calculate_md5
+
+from experiments.data.cifar10 import Cifar10
+from experiments.data.text import PTBText
+
+REAL = Path(os.environ.get("SIDCO_DATA", "/nowhere"))
+REAL = Path(os.environ.get("SIDCO_DATA", "/nowhere"))
+
+
+def make_ptb(root, prefix="tiny", words=400):
+    folder = root / "data" / "tiny"
+    folder.mkdir(parents=True)
+    text = [f"w{i * i % 17}" for i in range(words)]
+    for split, some in {"train": text, "valid": [*text[:50], "unseen"], "test": text[:50]}.items():
+        lines = [" " + " ".join(some[i : i + 9]) + " \n" for i in range(0, len(some), 9)]
+        (folder / f"{prefix}.{split}.txt").write_text("".join(lines))
+    return PTBText(name="tiny", symbols=30, window=5)
+
+
+def make_folders(root, train=40, valid=10):
+    draw = np.random.default_rng(0)
+    for split, count in {"train": train, "test": valid}.items():
+        for i in range(count):
+            folder = root / "data" / "cifar10" / split / ("cat" if i % 2 else "ant")
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = draw.integers(256, size=(32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{i:03d}.png")
+    return Cifar10(classes=2, train_count=train, valid_count=valid)
+
+
+def make_archive(root, monkeypatch):
+    """The official archive in small: same names and layout, its own checksums."""
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir()
+    for i, (name, _) in enumerate(CIFAR10.train_list + CIFAR10.test_list):
+        rows = np.arange(10, dtype=np.uint8)[:, None].repeat(3072, axis=1) + 10 * i
+        (folder / name).write_bytes(pickle.dumps({"data": rows, "labels": list(range(10))}))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
+    path = root / "data" / "cifar10" / CIFAR10.filename
+    path.parent.mkdir(parents=True)
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    sums = {file.name: calculate_md5(file) for file in folder.iterdir()}
+    monkeypatch.setattr(CIFAR10, "tgz_md5", calculate_md5(path))
+    monkeypatch.setattr(CIFAR10, "train_list", [(name, sums[name]) for name, _ in CIFAR10.train_list])
+    monkeypatch.setattr(CIFAR10, "test_list", [(name, sums[name]) for name, _ in CIFAR10.test_list])
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
+    return path
