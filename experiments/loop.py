@@ -154,13 +154,13 @@ class Trainer:
 
     def update(self, loss: float) -> None:
         """Clip the averaged gradient, step, forget it. A value that is no number stops the job before the update."""
-        parameters, limit = (
-            list(self.workers.module.parameters()),
-            None if self.training["local_clip"] else self.training["clip_norm"],
-        )
-        norm = nn.utils.clip_grad_norm_(parameters, limit or math.inf)
+        parameters = [p for p in self.workers.module.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not math.isfinite(loss) or not math.isfinite(norm.item()):
             raise Diverged(f"loss {loss}, norm of the averaged gradient {norm.item()}")
+        limit = None if self.training["local_clip"] else self.training["clip_norm"]
+        if limit is not None:
+            nn.utils.clip_grads_with_norm_(parameters, limit, norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
 

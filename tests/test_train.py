@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
+
+from experiments.network import unavailable
 
 TIMEOUT_S = 240
 HERE = {**os.environ, "PYTHONPATH": str(ROOT)}  # a run writes to outputs/ of the folder it is started in
@@ -51,6 +54,16 @@ def ranks_of(folder):
         if str(folder) in words and "experiments.worker" in words:
             found.append(proc)
     return found
+
+
+def holders():
+    """How many network namespaces there are besides this one's."""
+    found = set()
+    for proc in os.listdir("/proc"):
+        if proc.isdigit():
+            with suppress(OSError):
+                found.add(os.readlink(f"/proc/{proc}/ns/net"))
+    return len(found)
 
 
 @pytest.mark.case(22)
@@ -135,6 +148,31 @@ def test_a_killed_sweep_resumes(tmp_path):
 
     status, said = train(tmp_path, *words)
     assert "4 reused" in said
+
+
+@pytest.mark.netns
+def test_ctrl_c_takes_everything_down(tmp_path):
+    reason = unavailable()
+    if reason:
+        pytest.skip(reason)
+    before = holders()
+    words = ("benchmark=resnet20_digits", "network=shaped", "network.rate=100mbit", "training.steps=100000")
+    with subprocess.Popen(command(*words), cwd=tmp_path, env=HERE, stdout=subprocess.PIPE, text=True) as job:
+        until = time.time() + 60
+        while time.time() < until and not list(tmp_path.glob("outputs/smoke/jobs/*/steps.jsonl")):
+            time.sleep(0.1)
+        assert ranks_of(tmp_path)
+        assert holders() > before
+        job.send_signal(signal.SIGINT)
+        job.wait(60)
+    assert job.returncode != 0
+    until = time.time() + 20
+    while time.time() < until and (ranks_of(tmp_path) or holders() > before):
+        time.sleep(0.2)
+    assert not ranks_of(tmp_path)
+    assert holders() <= before, "a namespace outlived its sweep"
+    (folder,) = jobs(tmp_path)
+    assert read(folder / "status.json")["reason"] == "interrupted"
 
 
 @pytest.mark.case(61)
