@@ -38,6 +38,8 @@ class Training:
     local_clip: bool = False  # each rank's gradient is clipped by the compressor, and the average is not
     checkpoint_every: int | None = None  # steps; a job that was killed goes on from its last checkpoint
     valid_batches: int = 5  # of the validation set, for a quality beside the speed; 0: none
+    evaluate_every: int | None = None  # steps; the quality on the way is kept, its seconds are not counted
+    target: float | None = None  # of the task's metric: the time it takes to get there is a column of its own
     autocast: bool = False  # bfloat16 where torch's autocast thinks fit
     channels_last: bool = False
 
@@ -124,7 +126,17 @@ def check(cfg: DictConfig) -> dict[str, Any]:
     for part in ("method", "plan"):
         build(plain[part])  # their constructors refuse what makes no sense: now, not on every rank later
     _check_feedback(plain)
+    _check_training(plain["training"])
     return {str(key): value for key, value in plain.items()}
+
+
+def _check_training(training: dict[str, Any]) -> None:
+    for key, wanted in (("evaluate_every", "valid_batches"), ("target", "evaluate_every")):
+        if training[key] is not None and not training[wanted]:
+            raise ConfigError(f"training.{key} needs training.{wanted}: there would be nothing to look at")
+    for key in ("evaluate_every", "checkpoint_every"):
+        if training[key] is not None and training[key] < 1:
+            raise ConfigError(f"training.{key} must be null or at least 1, got {training[key]}")
 
 
 def _check_feedback(plain: dict[Any, Any]) -> None:

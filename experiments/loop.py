@@ -3,10 +3,10 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,23 @@ from experiments.tasks import Task
 from sidco.compressor import target_count
 from sidco.workers import Workers, weights_sha256
 
-Log = Callable[..., None]
 LOSSES = 5  # steps the last loss is a mean over
+
+
+class Book(Protocol):
+    """Where a training is written down."""
+
+    def log(self, step: int, **scalars: float | None) -> None:
+        """A timed step."""
+        ...
+
+    def quality(self, points: list[dict[str, float]]) -> None:
+        """All qualities measured so far."""
+        ...
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """A checkpoint."""
+        ...
 
 
 class Diverged(RuntimeError):
@@ -41,11 +56,12 @@ class Trainer:
     seconds: float = 0.0  # that they took, without what lies between them
     carries: list[Any] = field(init=False)
     losses: list[float] = field(default_factory=list)  # of all steps
+    points: list[dict[str, float]] = field(default_factory=list)  # step, epoch, seconds, metric_value: on the way
 
     def __post_init__(self) -> None:
         self.carries = [None] * len(self.shares)
 
-    def run(self, log: Log, ratio: float | None, save: Callable[[int, dict[str, Any]], None]) -> dict[str, Any]:
+    def run(self, book: Book, ratio: float | None) -> dict[str, Any]:
         """Excluded steps, timed steps, then steps without exchange; returns what the summary says of them."""
         excluded, last = self.training["excluded_steps"], self.training["excluded_steps"] + self.training["steps"]
         streams = [self.batches(share) for share in self.shares]
@@ -56,12 +72,15 @@ class Trainer:
             row |= {"epoch": self.done / per_epoch, "seconds": self.seconds}
             self.losses.append(row["loss"])
             if self.done >= excluded:
-                log(self.done, **row)
+                book.log(self.done, **row)
             self.done += 1
-            every = self.training["checkpoint_every"]
-            if every and self.done % every == 0 and self.done < last:
-                save(self.done, self.state_dict())
-        quality = self.quality()
+            if self.due("evaluate_every"):
+                point = {"step": self.done, "epoch": self.done / per_epoch, "seconds": self.seconds}
+                self.points.append({**point, "metric_value": self.quality()})
+                book.quality(self.points)
+            if self.due("checkpoint_every") and self.done < last:
+                book.save(self.done, self.state_dict())
+        quality = self.quality() if self.training["valid_batches"] else None
         # before the last steps, which part replicas
         agree, weights = self.workers.replicas_agree(), weights_sha256(self.workers.module)
         compute = [self.compute_only(streams[0]) for _ in range(self.training["compute_only_steps"])]
@@ -72,9 +91,29 @@ class Trainer:
             "loss_last": sum(self.losses[-LOSSES:]) / len(self.losses[-LOSSES:]),
             "metric": self.task.metric,
             "metric_value": quality,
+            **self.to_target(),
             "replicas_agree": agree,
             "weights_sha256": weights,
             "compute_only_ms": 1e3 * sorted(compute)[len(compute) // 2] if compute else None,
+        }
+
+    def due(self, key: str) -> bool:
+        """Is it this step's turn for what happens every so many steps?"""
+        return bool(self.training[key]) and self.done % self.training[key] == 0
+
+    def to_target(self) -> dict[str, float | None]:
+        """When the target was first reached, by the seconds of steps alone; None: never, or no target."""
+        target = self.training["target"]
+        reached = (
+            point for point in self.points
+            if target is not None
+            and (point["metric_value"] >= target if self.task.higher_is_better else point["metric_value"] <= target)
+        )  # fmt: skip
+        first = next(reached, None)
+        return {
+            "target": target,
+            "seconds_to_target": first["seconds"] if first else None,
+            "steps_to_target": first["step"] if first else None,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,6 +122,7 @@ class Trainer:
             "done": self.done,
             "seconds": self.seconds,
             "losses": self.losses,
+            "points": self.points,
             "carries": self.carries,
             "model": self.workers.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -94,7 +134,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse: the steps that follow are those that would have followed, bit for bit."""
         self.done, self.seconds, self.losses = state["done"], state["seconds"], list(state["losses"])
-        self.carries = list(state["carries"])
+        self.points, self.carries = list(state["points"]), list(state["carries"])
         self.workers.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.workers.load_state_dict(state["workers"])
@@ -173,11 +213,9 @@ class Trainer:
         self.update(loss.item())
         return time.perf_counter() - start
 
-    def quality(self) -> float | None:
-        """The task's metric on the first validation batches: beside a speed, not a result of training."""
+    def quality(self) -> float:
+        """The task's metric on the first validation batches, `valid_batches` of them."""
         count = self.training["valid_batches"]
-        if not count:
-            return None
         batches = itertools.islice(self.dataset.valid_batches(self.training["batch_per_rank"]), count)
         here = ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in batches)
         return self.task.evaluate(self.workers.module, here)

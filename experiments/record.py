@@ -4,7 +4,7 @@ config.yaml    the resolved configuration        env.json       machine, softwar
 steps.jsonl    one line a timed step (rank 0)    summary.json   one flat row: exists only if the job is done
 status.json    running | done | failed | diverged | skipped, with reason and traceback
 logs/          what each node printed            errors/        what each rank that failed raised
-checkpoints/   the last whole one, where asked for
+quality.json   the metric on the way, and checkpoints/ the last whole one, where asked for
 """
 
 import json
@@ -57,6 +57,9 @@ class Recorder:
         self._steps.flush()  # a job that is killed leaves what it measured
         for sink in self._sinks:
             sink.log(step, **scalars)
+
+    def quality(self, points: list[dict[str, float]]) -> None:
+        write_json(self._folder / "quality.json", points)
 
     def close(self, **summary: Any) -> None:
         self._steps.close()

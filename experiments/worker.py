@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,27 @@ def main(folder: Path) -> None:
         os._exit(1)
 
 
+@dataclass(frozen=True)
+class _Book:
+    """Rank 0 records; all ranks save."""
+
+    folder: Path
+    rank: int
+    world_size: int
+    recorder: Recorder | None
+
+    def log(self, step: int, **scalars: float | None) -> None:
+        if self.recorder:
+            self.recorder.log(step, **scalars)
+
+    def quality(self, points: list[dict[str, float]]) -> None:
+        if self.recorder:
+            self.recorder.quality(points)
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        save(self.folder, step, state, self.rank, self.world_size, dist.barrier)
+
+
 def _run(folder: Path, rank: int) -> None:
     config, world_size = _config(folder), int(os.environ["WORLD_SIZE"])
     settings = config["workers"]
@@ -67,11 +89,7 @@ def _run(folder: Path, rank: int) -> None:
         logger = build(config["logger"])
         recorder = Recorder(folder, trainer.done, [logger(folder, config)] if logger else [])
     try:
-        summary = trainer.run(
-            recorder.log if recorder else lambda step, **scalars: None,
-            target_ratio(config),
-            lambda step, state: save(folder, step, state, rank, world_size, dist.barrier),
-        )
+        summary = trainer.run(_Book(folder, rank, world_size, recorder), target_ratio(config))
         if not summary["replicas_agree"]:
             raise RuntimeError("replicas differ after training: ranks applied different updates")
     except BaseException:

@@ -28,7 +28,7 @@ class Words:
             yield tokens[:-1], tokens[1:]
 
     def valid_batches(self, batch_size):
-        return iter(())
+        return self.train_batches(9, 1, batch_size, 0, 0)
 
     def steps_per_epoch(self, world_size, batch_size):
         return 4
@@ -41,13 +41,25 @@ def trainer(config, steps):
     workers = VirtualWorkers(model, build(config["method"]), build(config["plan"]), world_size=2, seed=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     training = {**config["training"], "steps": steps, "excluded_steps": 0, "compute_only_steps": 0}
-    training |= {"valid_batches": 0, "batch_per_rank": 3}
+    training |= {"valid_batches": 2, "evaluate_every": 3, "batch_per_rank": 3}
     torch.manual_seed(2)
     return Trainer(workers, build(config["task"]), Words(), optimizer, training, (0, 1), 2, 7)
 
 
-def record(log):
-    return lambda step, **scalars: log.append((step, scalars["loss"], scalars["payload_bytes"]))
+class Memory:
+    """A book that keeps what the test looks at."""
+
+    def __init__(self):
+        self.steps, self.points = [], []
+
+    def log(self, step, **scalars):
+        self.steps.append((step, scalars["loss"], scalars["payload_bytes"]))
+
+    def quality(self, points):
+        self.points = [(point["step"], point["metric_value"]) for point in points]
+
+    def save(self, step, state):
+        raise AssertionError("nobody asked for a checkpoint")
 
 
 @pytest.mark.case(2)
@@ -55,19 +67,21 @@ def record(log):
 @pytest.mark.parametrize("name", [name for name in COMPRESSORS if name != "none"])
 def test_five_and_five_steps_are_ten(composed, tmp_path, name):
     config = check(composed(f"compressor={name}", "ratio=0.05"))
-    whole, log = trainer(config, 10), []
-    whole.run(record(log), None, lambda step, state: None)
+    whole, log = trainer(config, 10), Memory()
+    whole.run(log, None)
 
-    first, halves = trainer(config, 5), []
-    first.run(record(halves), None, lambda step, state: None)
+    first, halves = trainer(config, 5), Memory()
+    first.run(halves, None)
     save(tmp_path, first.done, first.state_dict(), 0, 1, lambda: None)
     checkpoint = latest(tmp_path)
     assert step_of(checkpoint) == 5
     second = trainer(config, 10)
     torch.manual_seed(99)  # whatever was before, the checkpoint's random state holds
     second.load_state_dict(load(checkpoint, 0, 1))
-    second.run(record(halves), None, lambda step, state: None)
-    assert halves == log
+    second.run(halves, None)
+    assert halves.steps == log.steps
+    assert halves.points == log.points
+    assert [step for step, _ in log.points] == [3, 6, 9]
     assert weights_sha256(second.workers.module) == weights_sha256(whole.workers.module)
 
 
@@ -131,3 +145,13 @@ def test_virtual_workers_train_a_job(tmp_path):
     assert read(folder / "summary.json")["world_size"] == 4
     losses = [line for line in itertools.chain((folder / "steps.jsonl").read_text().splitlines())]
     assert len(losses) == 2
+
+
+@pytest.mark.parametrize(("target", "steps"), [(None, None), (1e9, 3), (0.0, None)])
+def test_the_target_is_reached_when_the_metric_says_so_or_never(composed, target, steps):
+    one = trainer(check(composed("compressor=topk")), 10)
+    one.training |= {"target": target}
+    summary, log = one.run(book := Memory(), None), book.points
+    assert summary["steps_to_target"] == steps
+    assert (summary["seconds_to_target"] is None) == (steps is None)
+    assert len(log) == 3
