@@ -84,7 +84,7 @@ def write(folder: Path) -> pd.DataFrame:
 
 
 def _shout(table: Frame) -> list[str]:
-    return [f"> **{LOOPBACK}**"] if (table["network"] != "shaped").any() else []
+    return [f"> **{LOOPBACK}**"] if (table["network"] == "loopback").any() else []
 
 
 def _facts(rows: Frame, older: int) -> str:

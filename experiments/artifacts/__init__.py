@@ -78,7 +78,9 @@ def paper_numbers(path: Path = HEADLINE) -> pd.DataFrame:
 
 def link(row: Any) -> str:
     """The network of a row, for people; what was not shaped shouts."""
-    return f"{row.rate_mbit_per_s:g} Mb/s link" if row.network == "shaped" else "LOOPBACK, not shaped"
+    if row.network == "shaped":
+        return f"{row.rate_mbit_per_s:g} Mb/s link"
+    return "cluster" if row.network == "cluster" else "LOOPBACK, not shaped"
 
 
 def place(row: Any) -> str:
@@ -104,7 +106,7 @@ def panels(table: Frame, path: Path, title: str, height: float, panel: Callable[
     for ax, rows in zip(axes, cells, strict=False):
         first = rows.iloc[0]
         panel(ax, rows)
-        colour = "black" if first["network"] == "shaped" else "#B00000"
+        colour = "#B00000" if first["network"] == "loopback" else "black"
         ax.set_title(f"{first['benchmark']}, {link(first)}", fontsize=10, color=colour)
         ax.spines[["top", "right"]].set_visible(False)
         drawn, names = ax.get_legend_handles_labels()
