@@ -127,7 +127,7 @@ class Ranks(Communicator):
 
         All receives are posted before the first send. gloo tells a sender that its peer is ready over the stream the
         peer sends on; posted later, that word waits behind bulk data and the link works in one direction at a time
-        (gloo's own all-gather at 2 ranks: 65 % of the rate this reaches; docs/LOG.md).
+        (gloo's own all-gather at 2 ranks has about 70 % of the rate this reaches: docs/LOG.md).
         """
         world, sent = self.world_size, 0
         before, after = (rank - 1) % world, (rank + 1) % world
