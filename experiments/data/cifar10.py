@@ -133,6 +133,8 @@ class Cifar10(Images):
         classes = len({label for _, label in listed})
         if len(listed) != expected or classes != self.classes:
             raise self._missing(f"{len(listed):,} images of {classes} classes in {split}/ (a copy cut short?)")
+        # shuffled once and for all: listed by class, the first batches of validation would hold one class alone
+        listed = [listed[place] for place in np.random.default_rng(0).permutation(len(listed))]
         images = np.empty((expected, SIDE, SIDE, 3), np.uint8)
         for row, (file, _) in zip(images, listed, strict=True):
             try:
