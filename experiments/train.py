@@ -90,7 +90,8 @@ def main() -> None:
     if look_only:
         sys.argv.remove("--status")  # Hydra knows its own flags only
     sweep = Sweep(plain_console(), look_only)
-    signal.signal(signal.SIGTERM, _stop)
+    for sign in (signal.SIGTERM, signal.SIGINT):  # a shell that starts us in the background has SIGINT ignored
+        signal.signal(sign, _stop)
 
     @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
     def run(cfg: DictConfig) -> None:

@@ -10,13 +10,13 @@ from scipy import special, stats
 from sidco.fits import Exponential, Gamma, Pareto, gamma_tail_quantile
 from sidco.view import Moments, VectorView
 
-ALL = frozenset({"squares", "logs", "maximum"})
+ALL = frozenset({"squares", "logs", "maximum", "signed"})
 
 
 def moments_of(a):
     a = np.asarray(a, dtype=np.float64)
     logs = np.log(a[a > 0]).sum()
-    sums = (len(a), a.sum(), (a**2).sum(), logs, a.max() if len(a) else 0.0)
+    sums = (len(a), a.sum(), (a**2).sum(), logs, a.max() if len(a) else 0.0, a.sum())
     return Moments(*(torch.tensor(v, dtype=torch.float64) for v in sums))
 
 
@@ -71,7 +71,7 @@ def test_pareto_meets_the_exponential_at_xi_zero():
     mean, n = 2.0, 1000.0
     variance = mean**2  # q = 1, xi = 0
     squares = variance * (n - 1) + n * mean**2
-    moments = Moments(*(torch.tensor(v, dtype=torch.float64) for v in (n, n * mean, squares, 0.0, 0.0)))
+    moments = Moments(*(torch.tensor(v, dtype=torch.float64) for v in (n, n * mean, squares, 0.0, 0.0, 0.0)))
     assert Pareto().threshold(moments, 0.01).item() == pytest.approx(-mean * math.log(0.01), rel=1e-6)
 
 
@@ -93,12 +93,15 @@ def test_moments_are_plain_sums(n, above):
     a = x.abs().double() - (0.0 if eta is None else eta.float().double())
     a = a if above is None else a[a > 0]
     assert found.count.item() == len(a)
-    expected = (a.sum(), (a**2).sum(), a[a > 0].log().sum(), a.max() if len(a) else torch.tensor(0.0))
-    for value, truth in zip(found[1:], expected, strict=True):
+    kept = x.double() if eta is None else x.double()[x.abs() > eta.float()]
+    expected = (a.sum(), (a**2).sum(), a[a > 0].log().sum(), a.max() if len(a) else torch.tensor(0.0), kept.sum())
+    for value, truth in zip(found[1:-1], expected[:-1], strict=True):
         assert value.item() == pytest.approx(truth.item(), rel=2e-6, abs=1e-12)
+    # signs cancel: to rounding of what is summed, not of the sum
+    assert found.signed.item() == pytest.approx(expected[-1].item(), abs=1e-6 * a.sum().item() + 1e-12)
 
 
 def test_what_was_not_asked_for_is_nan():
     found = VectorView(torch.ones(10)).moments()
-    assert all(math.isnan(part) for part in (found.squares, found.logs, found.maximum))
+    assert all(math.isnan(part) for part in (found.squares, found.logs, found.maximum, found.signed))
     assert not math.isnan(found.total)

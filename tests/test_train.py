@@ -107,7 +107,7 @@ def test_a_sweep_outlives_its_failures_and_lists_them(tmp_path):
     assert status == 1, said
     table = said[said.index("Jobs") :]
     assert "4 skipped" in said
-    assert "needs dataset.symbols, which dataset digits does not have" in table
+    assert "needs dataset.symbols, which dataset digits does not have" in said
     states = {}
     for folder in jobs(tmp_path):
         state = read(folder / "status.json")
@@ -164,8 +164,11 @@ def test_ctrl_c_takes_everything_down(tmp_path):
         assert ranks_of(tmp_path)
         assert holders() > before
         job.send_signal(signal.SIGINT)
-        job.wait(60)
-    assert job.returncode != 0
+        try:
+            job.wait(60)
+        finally:
+            job.kill()
+    assert job.returncode == 1
     until = time.time() + 20
     while time.time() < until and (ranks_of(tmp_path) or holders() > before):
         time.sleep(0.2)
