@@ -1,4 +1,4 @@
-"""Who answers the dialogues: real ranks over torch.distributed, one rank alone, or W virtual workers in memory."""
+"""Who answers the dialogues: real ranks over torch.distributed, or W virtual workers in memory."""
 
 import time
 from abc import ABC, abstractmethod
@@ -74,15 +74,6 @@ class Communicator(ABC):
 
     @abstractmethod
     def answer(self, request: Collective) -> Any: ...
-
-
-class Alone(Communicator):
-    """W = 1: nothing is sent, and what was asked for is the answer."""
-
-    world_size = 1
-
-    def answer(self, request: Collective) -> Any:
-        return request.buffer if isinstance(request, AllReduce) else [request.buffer]
 
 
 class Ranks(Communicator):

@@ -140,21 +140,10 @@ class Sparse(Payload):
 
 
 @dataclass(frozen=True)
-class Shared(Payload):
+class Shared(Sparse):
     """Values at places that every rank knows: 4 bytes a coordinate, and messages may be summed on the wire."""
 
-    values: Tensor  # (k,) float32
-    indices: Tensor  # (k,) ascending, unique; the same on all ranks, so not sent
-    length: int
     summable: ClassVar[bool] = True
-
-    @property
-    def numel(self) -> int:
-        return self.length
-
-    @property
-    def count(self) -> int:
-        return self.values.numel()
 
     def pack(self) -> Tensor:
         return self.values
@@ -165,12 +154,6 @@ class Shared(Payload):
 
     def received(self, buffer: Tensor) -> Self:
         return type(self)(buffer, self.indices, self.length)
-
-    def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
-        out.index_add_(0, self.indices, self.values.to(out.dtype), alpha=alpha)
-
-    def clear(self, out: Tensor) -> None:
-        out[self.indices] = 0
 
 
 @dataclass(frozen=True)

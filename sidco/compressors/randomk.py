@@ -48,7 +48,7 @@ class RandomK(Compressor[RandomState]):
         values = x[indices].float()
         if self.unbiased and k:
             values = values * (n / k)
-        return Shared(values, indices, n), RandomState(state.seed, state.step + 1)
+        return Shared.of(values, indices, n), RandomState(state.seed, state.step + 1)
 
 
 def distinct(n: int, k: int, generator: torch.Generator) -> Tensor:

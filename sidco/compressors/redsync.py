@@ -13,7 +13,20 @@ NEEDED = frozenset({"maximum"})
 
 
 @dataclass(frozen=True)
-class RedSync(Thresholder[None]):
+class _Between(Thresholder[None]):
+    """What both share: a target, and nothing to remember."""
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+
+    def init(self, x: Tensor, *, layout: Layout | None = None, seed: int = 0) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class RedSync(_Between):
     """Bisects q in mean + q (max - mean) until more than k and fewer than 2k exceed it, or the interval is 0.2 wide.
 
     At most three passes, so a count far from k is possible: the price of cheapness.
@@ -21,14 +34,7 @@ class RedSync(Thresholder[None]):
     anything else raises l.
     """
 
-    ratio: float
     BISECTIONS: ClassVar[int] = 3  # 1, 0.5, 0.25 are wider than 0.2
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-
-    def init(self, x: Tensor, *, layout: Layout | None = None, seed: int = 0) -> None:
-        return None
 
     def threshold(self, view: View, state: None) -> tuple[Tensor, None]:
         k, whole = target_count(view.numel, self.ratio), view.moments(sums=NEEDED)
@@ -46,21 +52,14 @@ class RedSync(Thresholder[None]):
 
 
 @dataclass(frozen=True)
-class RedSyncTrim(Thresholder[None]):
+class RedSyncTrim(_Between):
     """Lowers q in mean + q (max - mean) from 0.8 by 0.2 until at least k exceed it, down to the mean.
 
     Source: the authors' released code ("redsynctrim"). Differs from it in that it ends: theirs loops for ever on a
     constant vector, where nothing exceeds the mean.
     """
 
-    ratio: float
     STEPS: ClassVar[tuple[float, ...]] = (0.8, 0.6, 0.4, 0.2, 0.0)
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-
-    def init(self, x: Tensor, *, layout: Layout | None = None, seed: int = 0) -> None:
-        return None
 
     def threshold(self, view: View, state: None) -> tuple[Tensor, None]:
         k, whole = target_count(view.numel, self.ratio), view.moments(sums=NEEDED)
