@@ -40,6 +40,9 @@ class Training:
     valid_batches: int = 5  # of the validation set, for a quality beside the speed; 0: none
     evaluate_every: int | None = None  # steps; the quality on the way is kept, its seconds are not counted
     target: float | None = None  # of the task's metric: the time it takes to get there is a column of its own
+    step_space: bool = (
+        False  # memories (error feedback) hold learning rate * gradient, so they outlive a change of rate
+    )
     autocast: bool = False  # bfloat16 where torch's autocast thinks fit
     channels_last: bool = False
 
@@ -127,6 +130,8 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         build(plain[part])  # their constructors refuse what makes no sense: now, not on every rank later
     _check_feedback(plain)
     _check_training(plain["training"])
+    if plain["training"]["step_space"] and not plain["optimizer"]["lr"] > 0:
+        raise ConfigError(f"training.step_space needs a learning rate above 0, got {plain['optimizer']['lr']}")
     return {str(key): value for key, value in plain.items()}
 
 

@@ -153,6 +153,10 @@ class Trainer:
     def step(self, streams: list[Iterator[Batch]], ratio: float | None) -> dict[str, Any]:
         """One step, its batches included, and its record: times in milliseconds, bytes and density of one worker."""
         before, start = self.workers.traffic(), time.perf_counter()
+        if self.training["step_space"]:
+            (self.workers.scale,) = {
+                group["lr"] for group in self.optimizer.param_groups
+            }  # one rate, or there is no step space
         value = self.workers.backward(self.forward_all(streams)).mean().item()
         reduced = time.perf_counter()
         cost, last_gradient = self.workers.spent()

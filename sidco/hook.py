@@ -88,6 +88,7 @@ class Attachment:
         agree(f"{method!r} {plan!r} seed {seed}", layout, group)
         self._comm = Ranks(group)
         self._states = {group.name: self._init(group, seed) for group in self._groups}
+        self.scale = 1.0  # of what is compressed: with the learning rate, memories hold steps and not gradients
         self._open: dict[str, _Reduction] = {}
         self._cost = Cost()
         self._last_delivery = 0.0
@@ -187,7 +188,8 @@ class Attachment:
     def _reduce(self, reduction: _Reduction) -> None:
         group, layout = reduction.group, reduction.group.layout
         grads = [reduction.grads[name] for name, _ in layout]
-        dialogue = self._method.aggregate(grads, self._states[group.name])
+        scale = self.scale
+        dialogue = self._method.aggregate(grads, self._states[group.name], scale=scale)
         try:
             mean, self._states[group.name], cost = drive(dialogue, self._comm, self._settle)
         except NonFiniteGradient as error:
@@ -195,6 +197,8 @@ class Attachment:
         start = time.perf_counter()
         for grad, part in zip(grads, mean.split([g.numel() for g in grads]), strict=True):
             grad.copy_(part.view_as(grad))
+            if scale != 1.0:
+                grad.div_(scale)
         self._settle()
         cost.mean += time.perf_counter() - start
         self._cost.add(cost)

@@ -28,6 +28,7 @@ class Workers(Protocol):
     """What a training loop asks of them."""
 
     model: nn.Module  # what a loss is computed with
+    scale: float  # of the gradients while they are compressed: the learning rate keeps error feedback in step space
 
     @property
     def module(self) -> nn.Module:
@@ -70,6 +71,7 @@ class DDPWorkers(Workers):
 
     def __init__(self, model: nn.Module, method: Method[Any] | None, plan: Plan, *, seed: int) -> None:
         self.model = self._ddp = DDP(model)
+        self.scale = 1.0
         self._attachment: Attachment | None = None
         self._dense = Traffic()
         if method is not None:
@@ -81,6 +83,8 @@ class DDPWorkers(Workers):
 
     def backward(self, losses: Iterable[Tensor]) -> Tensor:
         (loss,) = losses  # one rank, one loss
+        if self._attachment is not None:
+            self._attachment.scale = self.scale
         try:
             loss.backward()
         except RuntimeError as error:
@@ -130,6 +134,7 @@ class VirtualWorkers(Workers):
 
     def __init__(self, model: nn.Module, method: Method[Any], plan: Plan, *, world_size: int, seed: int) -> None:
         self.model = model
+        self.scale = 1.0
         self._world_size = world_size
         self._method = method
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -197,7 +202,7 @@ class VirtualWorkers(Workers):
     def _reduce(self, group: Group, every: list[dict[str, Tensor]]) -> None:
         members = [name for name, _ in group.layout]
         dialogues = [
-            self._method.aggregate([grads[name] for name in members], state)
+            self._method.aggregate([grads[name] for name in members], state, scale=self.scale)
             for grads, state in zip(every, self._states[group.name], strict=True)
         ]
         try:
@@ -207,7 +212,8 @@ class VirtualWorkers(Workers):
         self._states[group.name] = [state for _, state in results]
         parts = results[0][0].split([shape.numel() for _, shape in group.layout])
         for (name, shape), part in zip(group.layout, parts, strict=True):
-            self._parameters[name].grad = part.view(shape).to(self._parameters[name].dtype)
+            grad = part.view(shape).to(self._parameters[name].dtype)
+            self._parameters[name].grad = grad if self.scale == 1.0 else grad.div_(self.scale)
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -9,8 +9,11 @@ from sidco.compressors.sidco import Sidco
 from sidco.compressors.topk import TopK
 from sidco.feedback import ErrorFeedback, MomentumCorrection, RatioWarmup
 from sidco.fits import Exponential
+from sidco.method import Gathered
+from sidco.plan import WholeModel
 from sidco.testing import dense_of
 from sidco.vectors import samples
+from sidco.workers import VirtualWorkers
 
 N = 500
 
@@ -106,3 +109,26 @@ def test_warm_up_restarts_the_stage_controller():
 def test_nonsense_is_refused_at_construction(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_step_space_is_ef_sgd_in_steps():
+    """p = lr g + e, sent C(p), e = p - C(p): with a rate that changes, unlike a memory of gradients."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(30, 1, bias=False)
+    workers = VirtualWorkers(model, Gathered(ErrorFeedback(TopK(0.1))), WholeModel(), world_size=1, seed=0)
+    weights, memory = model.weight.detach().clone(), torch.zeros(1, 30)
+    for step, lr in enumerate((0.1, 0.1, 0.01, 0.3)):
+        x = samples(30 * 8, step)["normal"].view(8, 30)
+        workers.scale = lr
+        workers.backward([model(x).square().mean()])
+        gradient = 2 * (x @ weights.T).mul(x).mean(0, keepdim=True)
+        p = lr * gradient + memory
+        sent = torch.zeros(1, 30)
+        top = p.abs().view(-1).topk(3).indices
+        sent.view(-1)[top] = p.view(-1)[top]
+        memory = p - sent
+        with torch.no_grad():
+            weights -= sent
+            assert model.weight.grad is not None
+            model.weight -= lr * model.weight.grad
+        assert torch.allclose(model.weight, weights, rtol=1e-5, atol=1e-7)
