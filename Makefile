@@ -1,11 +1,12 @@
 # Two commands for a newcomer: `make reproduce-table` and `make test`. Both set everything up first.
 PYTHON ?= python3
 PROFILE ?= quick
+COMPRESSORS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup reproduce-table report publish new-compressor compare test check format clean
+.PHONY: help setup reproduce-table report publish new-compressor compare bench test check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -19,8 +20,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[app,dev]'
 	@touch $@
 
-reproduce-table: $(INSTALLED) ## the speed-up table of PROFILE (quick | real | smoke): runs what is missing, resumes
-	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) || status=$$?; \
+reproduce-table: $(INSTALLED) ## the speed-up table of PROFILE (quick | real | smoke): runs what is missing, resumes; COMPRESSORS=none,topk,… for fewer
+	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) $(if $(COMPRESSORS),compressor=$(COMPRESSORS)) || status=$$?; \
 	$(BIN)/python -m experiments.report outputs/$(PROFILE) && exit $$status
 
 report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, from its files
@@ -35,6 +36,9 @@ new-compressor: $(INSTALLED) ## skeletons of a compressor: NAME=my_method
 compare: $(INSTALLED) ## the rows of C=my_method beside SIDCo-E, Top-k and dense, in PROFILE
 	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) compressor=none,bf16,topk,sidco_e,$(C) || status=$$?; \
 	$(BIN)/python -m experiments.report outputs/$(PROFILE) && exit $$status
+
+bench: $(INSTALLED) ## the micro-benchmark of compressors, about ten minutes: outputs/bench/ (BENCH="--preset resnet50" …)
+	$(BIN)/python -m experiments.bench $(BENCH)
 
 test: $(INSTALLED) ## all tests (those that need a GPU or network namespaces are skipped where there is none)
 	$(BIN)/python -m pytest

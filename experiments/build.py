@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from hydra.core.config_store import ConfigStore
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -16,7 +17,7 @@ from omegaconf.errors import InterpolationKeyError
 from sidco.compressor import check_ratio
 
 # what a configuration says beside what is measured
-ASIDE = ("ratio", "names", "output", "feedback", "compressor", "fail_fast", "logger")
+ASIDE = ("ratio", "names", "output", "feedback", "wire", "compressor", "fail_fast", "logger", "slots")
 RATE_UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 
 
@@ -45,6 +46,12 @@ class Training:
     )
     autocast: bool = False  # bfloat16 where torch's autocast thinks fit
     channels_last: bool = False
+    capture_steps: Any = "${capture.steps}"  # set there
+
+
+@dataclass
+class Capture:
+    steps: list[int] = field(default_factory=list)  # from 0: rank 0's gradient is kept, for `experiments.bench`
 
 
 @dataclass
@@ -74,6 +81,7 @@ class Config:
     task: Any = MISSING
     optimizer: Any = MISSING
     compressor: Any = None
+    wire: Any = None
     feedback: Any = None
     method: Any = None
     plan: Any = MISSING
@@ -81,9 +89,11 @@ class Config:
     network: Network = field(default_factory=Network)
     workers: Workers = field(default_factory=Workers)
     training: Training = field(default_factory=Training)
+    capture: Capture = field(default_factory=Capture)
     names: dict[str, Any] = field(default_factory=dict)
     output: str = MISSING
     fail_fast: bool = False  # of a sweep: leave out what follows a failed job
+    slots: int | None = None  # of this node, one a rank, for jobs at the same time; null: one job after the other
 
 
 ConfigStore.instance().store("schema", Config)
@@ -121,6 +131,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         ("network.", plain["network"], Network),
         ("workers.", plain["workers"], Workers),
         ("training.", plain["training"], Training),
+        ("capture.", plain["capture"], Capture),
     ):
         known = [entry.name for entry in fields(kind)]
         for key in part:
@@ -128,6 +139,7 @@ def check(cfg: DictConfig) -> dict[str, Any]:
                 raise ConfigError(f"{path}{key} is not known here: it must be one of {', '.join(known)}")
     for part in ("method", "plan"):
         build(plain[part])  # their constructors refuse what makes no sense: now, not on every rank later
+    _check_wire(plain)
     _check_feedback(plain)
     _check_training(plain["training"])
     if plain["training"]["step_space"] and not plain["optimizer"]["lr"] > 0:
@@ -142,6 +154,24 @@ def _check_training(training: dict[str, Any]) -> None:
     for key in ("evaluate_every", "checkpoint_every"):
         if training[key] is not None and training[key] < 1:
             raise ConfigError(f"training.{key} must be null or at least 1, got {training[key]}")
+    total = training["excluded_steps"] + training["steps"]
+    if not all(0 <= step < total for step in training["capture_steps"]):
+        raise ConfigError(
+            f"capture.steps must lie in 0 to {total - 1}, this job's steps, got {training['capture_steps']}"
+        )
+
+
+def _check_wire(plain: dict[Any, Any]) -> None:
+    """Only sparse messages can be coded; which a compressor sends is known when it has sent one."""
+    if plain["wire"] == plain["compressor"]:
+        return
+    if plain["compressor"] is None:
+        raise ConfigError("this compressor has no message to code: drop wire=")
+    wire, x = build(plain["wire"]), torch.ones(64)
+    try:
+        wire.compress(x, wire.init(x))
+    except ValueError as error:
+        raise ConfigError(f"{error}: use wire=plain") from None
 
 
 def _check_feedback(plain: dict[Any, Any]) -> None:

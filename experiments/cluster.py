@@ -33,7 +33,14 @@ def here(environment: Mapping[str, str] = os.environ) -> Place:
     """From SLURM's variables, or from SIDCO_NODES (host1,host2,…), SIDCO_NODE_RANK and SIDCO_SWEEP."""
     if "SLURM_JOB_NODELIST" in environment:
         hosts = expand(environment["SLURM_JOB_NODELIST"])
+        if environment.get("SLURM_LOCALID", "0") != "0":
+            raise ConfigError(
+                f"network=cluster wants one task on each node, got task {environment['SLURM_LOCALID']} beside another: "
+                "say --ntasks-per-node=1 (hydra.launcher.tasks_per_node=1); it starts this node's ranks itself"
+            )
         step = f"{environment.get('SLURM_JOB_ID', '0')}.{environment.get('SLURM_STEP_ID', '0')}"
+        if restart := environment.get("SLURM_RESTART_COUNT"):
+            step += f".{restart}"  # a job that was put into the queue again keeps its number
         return _checked(Place(int(environment.get("SLURM_NODEID", "0")), hosts, f"slurm-{step}"))
     if "SIDCO_NODES" in environment:
         missing = [name for name in ("SIDCO_NODE_RANK", "SIDCO_SWEEP") if name not in environment]

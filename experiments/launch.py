@@ -16,9 +16,25 @@ from experiments.data.cache import DataMissing
 from experiments.network import default_burst_kib, loopback_nodes, shaped_nodes
 from experiments.ranks import Failed, torchrun, wait
 from experiments.record import ROOT, environment, read_json, write_json
+from experiments.slots import Seat
 
 MEASURED = ("sidco", "experiments/models", "experiments/data")  # and the files below: what a number depends on
 MEASURED_FILES = ("tasks", "loop", "worker", "ranks", "network")
+
+
+class Job(NamedTuple):
+    """A job whose configuration is checked and resolved: nothing of what follows asks Hydra, so it may be a thread."""
+
+    config: dict[str, Any]
+    folder: Path
+    name: str
+    number: int  # its place in the sweep
+
+    @property
+    def slots(self) -> int:
+        """How many it needs: one for each process that computes."""
+        workers = self.config["workers"]
+        return 1 if workers["virtual"] else workers["world_size"]
 
 
 class Outcome(NamedTuple):
@@ -42,37 +58,43 @@ def fingerprint() -> str:
     return digest({str(path.relative_to(ROOT)): path.read_text() for path in sorted(files)})
 
 
-def run_job(cfg: DictConfig, shaping: str | None, number: int = 0) -> Outcome:
-    """Run the job `cfg` describes unless its result exists. `shaping`: why links cannot be shaped here, or None;
-    `number`: its place in the sweep.
-
-    Never raises for what goes wrong inside a job, so that a sweep goes on; ConfigError passes through.
+def plan(cfg: DictConfig, shaping: str | None, number: int = 0) -> Job | Outcome:
+    """The job `cfg` describes; the outcome where it is a cell of a grid to be skipped. `shaping`: why links cannot be
+    shaped here, or None; `number`: its place in the sweep. Raises ConfigError.
     """
     try:
         config = _effective(cfg, shaping)
     except Incompatible as reason:
-        return _skipped(cfg, reason)
-    folder, name, start = job_folder(config), job_name(config), time.time()
+        job = " ".join(str(cfg.names[part]) for part in ("model", "dataset", "compressor"))
+        return Outcome(job, "skipped", str(reason))
+    return Job(config, job_folder(config), job_name(config), number)
+
+
+def run_job(job: Job, seat: Seat | None = None) -> Outcome:
+    """Run it unless its result exists. `seat`: what of this node it may use, where others run beside it.
+
+    Never raises for what goes wrong inside a job, so that a sweep goes on; ConfigError passes through.
+    """
+    (config, folder, name, number), start = job, time.time()
     place = cluster.here() if config["network"]["cluster"] else None
     if place:
         cluster.ranks_per_node(place, config["workers"]["world_size"])
     if place and place.node_rank:
-        state, why = cluster.follow(folder, place, number, config, _finished)
+        state, why = cluster.follow(folder, place, number, config, finished)
         return Outcome(name, state, why, time.time() - start, folder)
-    if _finished(folder):
+    if finished(folder):
         return Outcome(name, "reused", folder=folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _sole_owner(folder) as owner:
         if not owner:
-            return Outcome(name, "busy", f"another process is running it in {folder}")
-        state, why = _own(folder, config, place, {"started": start, "number": number, "sweep": place and place.sweep})
+            return Outcome(name, "busy", f"another process is running it in {folder}", folder=folder)
+        state, why = _own(job, place, seat or Seat(), {"started": start, "sweep": place and place.sweep})
     return Outcome(name, state, why, time.time() - start, folder)
 
 
-def _own(
-    folder: Path, config: dict[str, Any], place: cluster.Place | None, identity: dict[str, Any]
-) -> tuple[str, str]:
-    """Run the job in `folder`, which is ours, and write its status: (state, reason)."""
+def _own(job: Job, place: cluster.Place | None, seat: Seat, identity: dict[str, Any]) -> tuple[str, str]:
+    """Run the job in its folder, which is ours, and write its status: (state, reason)."""
+    folder, identity = job.folder, {**identity, "number": job.number}
 
     def status(state: str, reason: str = "", trace: str = "") -> tuple[str, str]:
         more = {name: text for name, text in (("reason", reason), ("traceback", trace)) if text}
@@ -81,9 +103,10 @@ def _own(
 
     try:
         _clear(folder)
-        _prepare(folder, config, place)
+        with seat.alone:
+            _prepare(folder, job.config, place, seat)
         status("running")
-        _run(folder, config, place)
+        _run(folder, job.config, place, seat)
         (folder / "summary.json").stat()  # rank 0's last word: without it nothing was measured
     except Failed as error:
         return status(error.kind, str(error), error.trace)
@@ -97,14 +120,10 @@ def _own(
     return status("done")
 
 
-def look(cfg: DictConfig, shaping: str | None) -> Outcome:
-    """What became of the job `cfg` describes, without running anything."""
-    try:
-        config = _effective(cfg, shaping)
-    except Incompatible as reason:
-        return _skipped(cfg, reason)
-    folder, name = job_folder(config), job_name(config)
-    if _finished(folder):
+def look(job: Job) -> Outcome:
+    """What became of it, without running anything."""
+    folder, name = job.folder, job.name
+    if finished(folder):
         return Outcome(name, "reused", folder=folder)
     known = read_json(folder / "status.json") or {"state": "missing"}
     if known["state"] in ("running", "done"):  # a lock tells who lives; a done job without its summary is not done
@@ -121,12 +140,14 @@ def _effective(cfg: DictConfig, shaping: str | None) -> dict[str, Any]:
     return config
 
 
-def _skipped(cfg: DictConfig, reason: Exception) -> Outcome:
-    job = " ".join(str(cfg.names[part]) for part in ("model", "dataset", "compressor"))
-    return Outcome(job, "skipped", str(reason))
+def settled(outcome: Outcome) -> Outcome:
+    """What has become meanwhile of a job that found another process at its work."""
+    over = outcome.state == "busy" and outcome.folder and finished(outcome.folder)
+    return Outcome(outcome.job, "reused", folder=outcome.folder) if over else outcome
 
 
-def _finished(folder: Path) -> bool:
+def finished(folder: Path) -> bool:
+    """Whether the result exists."""
     return (folder / "summary.json").exists() and (read_json(folder / "status.json") or {}).get("state") == "done"
 
 
@@ -136,7 +157,8 @@ def job_name(config: dict[str, Any]) -> str:
     ratio = target_ratio(config)
     aim = "" if ratio is None else f" {ratio:g}"
     link = "virtual" if config["workers"]["virtual"] else "cluster" if network["cluster"] else network["rate"]
-    return f"{names['benchmark']} {names['compressor']}{aim} {link or 'loopback'}"
+    wire = "" if names["wire"] == "plain" else f" {names['wire']}"
+    return f"{names['benchmark']} {names['compressor']}{aim}{wire} {link or 'loopback'}"
 
 
 def job_folder(config: dict[str, Any]) -> Path:
@@ -145,7 +167,7 @@ def job_folder(config: dict[str, Any]) -> Path:
     return Path(config["output"]) / "jobs" / f"{job_name(config).replace(' ', '-')}-{key}"
 
 
-def _prepare(folder: Path, config: dict[str, Any], place: cluster.Place | None) -> None:
+def _prepare(folder: Path, config: dict[str, Any], place: cluster.Place | None, seat: Seat) -> None:
     """What ranks read, and what a row must be able to say of where it comes from."""
     data_sha256 = build(config["dataset"]).prepare()  # here, so that one process downloads and ranks only read
     OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
@@ -157,10 +179,11 @@ def _prepare(folder: Path, config: dict[str, Any], place: cluster.Place | None) 
         facts["burst_kib"] = network["burst_kib"] or default_burst_kib(rate)
     if place:
         facts["hosts"] = list(place.hosts)
-    write_json(folder / "env.json", {**environment(fingerprint()), **facts, "data_sha256": data_sha256})
+    facts |= {**seat.facts(), "data_sha256": data_sha256}
+    write_json(folder / "env.json", {**environment(fingerprint()), **facts})
 
 
-def _run(folder: Path, config: dict[str, Any], place: cluster.Place | None) -> None:
+def _run(folder: Path, config: dict[str, Any], place: cluster.Place | None, seat: Seat) -> None:
     network, workers = config["network"], config["workers"]
     ranks = 1 if workers["virtual"] else workers["world_size"]
     with ExitStack() as stack:
@@ -171,9 +194,12 @@ def _run(folder: Path, config: dict[str, Any], place: cluster.Place | None) -> N
             ours = range(len(nodes))
         else:
             nodes, ours = stack.enter_context(loopback_nodes(1)), [0]
-        each = ranks // len(nodes)
-        agents = [stack.enter_context(torchrun(folder, nodes[i], i, nodes, each, network["port"])) for i in ours]
-        wait(folder, agents, time.time() + workers["job_timeout_s"])
+        each, port = ranks // len(nodes), seat.port(network["port"])
+        agents = [
+            stack.enter_context(torchrun(folder, nodes[i], i, nodes, each, port, seat.variables(i * each, each)))
+            for i in ours
+        ]
+        wait(folder, agents, time.time() + workers["job_timeout_s"], seat.stop)
 
 
 @contextmanager

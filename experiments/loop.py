@@ -4,13 +4,15 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from experiments.capture import captured
 from experiments.data import Batch, Dataset
 from experiments.tasks import Task
 from sidco.compressor import target_count
@@ -21,6 +23,14 @@ LOSSES = 5  # steps the last loss is a mean over
 
 class Book(Protocol):
     """Where a training is written down."""
+
+    @property
+    def folder(self) -> Path:
+        """Of the job."""
+        ...
+
+    @property
+    def rank(self) -> int: ...
 
     def log(self, step: int, **scalars: float | None) -> None:
         """A timed step."""
@@ -67,7 +77,8 @@ class Trainer:
         streams = [self.batches(share) for share in self.shares]
         per_epoch = self.dataset.steps_per_epoch(self.world_size, self.training["batch_per_rank"])
         while self.done < last:
-            row = self.step(streams, ratio)
+            with self.capture(book):
+                row = self.step(streams, ratio)
             self.seconds += 1e-3 * row["step_ms"]
             row |= {"epoch": self.done / per_epoch, "seconds": self.seconds}
             self.losses.append(row["loss"])
@@ -96,6 +107,12 @@ class Trainer:
             "weights_sha256": weights,
             "compute_only_ms": 1e3 * sorted(compute)[len(compute) // 2] if compute else None,
         }
+
+    def capture(self, book: Book) -> AbstractContextManager[None]:
+        """What goes around this step: on rank 0, it may be one whose gradient is kept."""
+        if self.done not in self.training["capture_steps"] or book.rank:
+            return nullcontext()
+        return captured(self.workers.module, book.folder / "captures" / f"step{self.done}.npy")
 
     def due(self, key: str) -> bool:
         """Is it this step's turn for what happens every so many steps?"""

@@ -6,9 +6,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 
 from experiments.network import Node
 from experiments.record import ROOT, read_json
@@ -27,9 +28,18 @@ class Failed(RuntimeError):
 
 @contextmanager
 def torchrun(
-    folder: Path, node: Node, index: int, nodes: list[Node], ranks_here: int, port: int | None = None
+    folder: Path,
+    node: Node,
+    index: int,
+    nodes: list[Node],
+    ranks_here: int,
+    port: int | None = None,
+    seat: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One torchrun for the ranks of one node; gone, with all it started, when the block ends."""
+    """One torchrun for the ranks of one node; gone, with all it started, when the block ends.
+
+    `seat`: variables of the ranks where they have but a part of the machine (see slots.py).
+    """
     if port is None:
         port = PORT if node.enter else _free_port()
     command = [
@@ -49,7 +59,7 @@ def torchrun(
         variables["GLOO_SOCKET_IFNAME"] = node.interface
     with (folder / "logs" / f"{node.name}.log").open("wb") as log:
         process = subprocess.Popen(
-            command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            command, env={**os.environ, **variables, **(seat or {})}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
         try:
@@ -58,9 +68,13 @@ def torchrun(
             _end(process)
 
 
-def wait(folder: Path, ranks: list[subprocess.Popen[bytes]], deadline: float) -> None:
-    """Until all nodes are done, one has failed, or time is up."""
+def wait(folder: Path, ranks: list[subprocess.Popen[bytes]], deadline: float, stop: Event | None = None) -> None:
+    """Until all nodes are done, one has failed, time is up, or `stop` is set: a signal reaches the main thread only,
+    and this may be another.
+    """
     while any(process.poll() is None for process in ranks):
+        if stop and stop.is_set():
+            raise KeyboardInterrupt
         if time.time() > deadline:
             raise Failed("failed", "the job ran past workers.job_timeout_s and was ended")
         if any(process.poll() for process in ranks):

@@ -79,6 +79,11 @@ def environment(fingerprint: str) -> dict[str, Any]:
     import torch
 
     commit = _git("rev-parse", "HEAD")
+    try:  # how GPUs reach each other and the network: NVLink or PCIe decides what a collective costs
+        links = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
+        topology = links.stdout.strip() if links.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired):
+        topology = None  # no NVIDIA driver here
     return {
         "hardware": hardware(),
         "cores": os.cpu_count(),
@@ -90,6 +95,7 @@ def environment(fingerprint: str) -> dict[str, Any]:
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else None,
         "code_fingerprint": fingerprint,
         "nccl": {name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
+        "gpu_topology": topology,
     }
 
 

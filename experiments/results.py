@@ -2,6 +2,7 @@
 
 A job whose status is not `done`, or one of whose files is missing or cut short, is not a row; `states` says what
 became of it. Times in milliseconds, bytes per step; times, bytes and density are those of rank 0, which records.
+Virtual workers share one process and have no speed: their times and rates are blank.
 """
 
 import json
@@ -16,7 +17,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from experiments.build import digest, scientific, target_ratio
+from experiments.build import build, digest, target_ratio
+from experiments.recipe import compared, compression, recipe
 from experiments.record import read_json
 
 Frame = (
@@ -24,8 +26,18 @@ Frame = (
 )
 Z90 = 1.645  # two-sided 90 % of the normal distribution
 PARTS = ("forward_backward", "compress", "exchange", "mean", "exposed", "optimizer")  # of a step
-COMPRESSION = ("method", "plan", "seed")  # what two jobs that may be compared differ in
-SETTING = ("hardware", "torch_version", "code_fingerprint", "network", "rate_mbit_per_s", "burst_kib", "data_sha256")
+OPTIONAL = ("compute_only_ms", "metric_value", "target", "seconds_to_target", "steps_to_target")  # null: NaN
+SPEEDS = ("units_per_second", "seconds_to_target", "train_seconds")  # beside all milliseconds
+SETTING = (
+    "hardware",
+    "torch_version",
+    "code_fingerprint",
+    "network",
+    "rate_mbit_per_s",
+    "burst_kib",
+    "data_sha256",
+    "shared_node",
+)
 
 
 class NotARow(Exception):
@@ -70,14 +82,23 @@ def newest_code(runs: Frame) -> pd.DataFrame:
 
 def labels(runs: Frame) -> pd.Series:
     """The compressor's name, and of its settings those in which the jobs of that name differ."""
-    leaves = runs["compression"].map(lambda text: _leaves(json.loads(text)))
-    labels = runs["name_compressor"].copy()
-    for name, same in leaves.groupby(runs["name_compressor"]):
+    return _told_apart(runs["name_compressor"], runs["compression"], " ", " ")
+
+
+def places(runs: Frame, names: Frame) -> pd.Series:
+    """The name of each row's cell, and of its settings those in which the cells of that name differ."""
+    return _told_apart(names, runs["setting"], ", ", ", ")
+
+
+def _told_apart(names: Frame, settings: Frame, before: str, between: str) -> pd.Series:
+    leaves, told = settings.map(lambda text: _leaves(json.loads(text))), names.copy()
+    for name, same in leaves.groupby(names):
         keys = sorted({key for found in same for key in found})
         varied = [key for key in keys if len({found.get(key) for found in same}) > 1]
         for index, found in same.items():
-            labels[index] = " ".join([str(name), *(f"{key}={found[key]}" for key in varied if key in found)])
-    return labels
+            added = between.join(f"{key}={found[key]}" for key in varied if key in found)
+            told[index] = f"{name}{added and before}{added}"
+    return told
 
 
 def geometric_mean(values: Frame) -> float:
@@ -99,11 +120,15 @@ def _row(job: Path) -> dict[str, Any]:
     summary, env = (_whole(job / name, read_json(job / name)) for name in ("summary.json", "env.json"))
     config = _whole(job / "config.yaml", _config(job / "config.yaml"))
     steps = _whole(job / "steps.jsonl", _steps(job / "steps.jsonl", config["training"]["steps"]))
+    points = _whole(job / "quality.json", _points(job / "quality.json", config["training"]))
     row = {"job": job.name, "finished": status["updated"], **summary, **env, **_settings(config, env), **_means(steps)}
-    row["compute_only_ms"] = math.nan if row["compute_only_ms"] is None else row["compute_only_ms"]
+    row |= {name: math.nan for name in OPTIONAL if row.get(name) is None}
+    row |= _ending(row, steps, points, config)
     units = row["units_per_step_per_rank"] * row["world_size"]
     row["units_per_second"] = units / (1e-3 * row["step_ms_median"])  # of all ranks together
     row["exposed_comm_ms"] = row["step_ms_median"] - row["compute_only_ms"]
+    if row["network"] == "virtual":
+        row |= {name: math.nan for name in row if name in SPEEDS or "_ms" in name}
     return row
 
 
@@ -130,16 +155,44 @@ def _steps(path: Path, expected: int) -> pd.DataFrame | None:
     return pd.DataFrame(lines).astype(float) if len(lines) == expected else None
 
 
+def _points(path: Path, training: dict[str, Any]) -> list[dict[str, float]] | None:
+    """The quality on the way; None where fewer are there than were asked for."""
+    every = training.get("evaluate_every")
+    expected = (training["steps"] + training["excluded_steps"]) // every if every else 0
+    found = read_json(path) if expected else []
+    return found if found is not None and len(found) == expected else None
+
+
+def _ending(
+    row: dict[str, Any], steps: Frame, points: list[dict[str, float]], config: dict[str, Any]
+) -> dict[str, Any]:
+    """How far training went, how well it ended and how long it took."""
+    last, task = steps.iloc[-1], build(config["task"])
+    total, qualities = int(last["step"]) + 1, [row["metric_value"], *(point["metric_value"] for point in points)]
+    known = [value for value in qualities if not math.isnan(value)]
+    best = max if task.higher_is_better else min
+    return {
+        "higher_is_better": task.higher_is_better,
+        "steps_total": total,
+        "epochs": last["epoch"] * total / last["step"] if last.get("epoch") else math.nan,
+        "train_seconds": last.get("seconds", math.nan),  # of all steps, without what lies between them
+        "points": len(points),
+        "metric_best": best(known, default=math.nan),
+    }
+
+
 def _settings(config: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     """What the configuration says of a row, and the `cell` of the rows it may be compared with."""
-    shared = {key: value for key, value in scientific(config).items() if key not in COMPRESSION}
+    setting = {"config": compared(config), "env": {key: env.get(key) for key in SETTING}}
     ratio = target_ratio(config)
     return {
         "ratio": math.nan if ratio is None else ratio,
         "seed": config["seed"],
         **{key: config["training"][key] for key in ("batch_per_rank", "steps", "excluded_steps")},
-        "compression": json.dumps({key: config[key] for key in ("method", "plan")}, sort_keys=True),
-        "cell": digest({"config": shared, "env": {key: env.get(key) for key in SETTING}}),
+        **recipe(config),
+        "compression": json.dumps(compression(config), sort_keys=True),
+        "setting": json.dumps(setting, sort_keys=True),
+        "cell": digest(setting),
     }
 
 

@@ -4,6 +4,7 @@ Importing this module does not import wandb; a job with `logger=none` never does
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,16 @@ class WandbSink:
         self._run.finish(exit_code=exit_code)
 
 
-def log_report(folder: Path, key: str, table: Any, pictures: list[Path], project: str = "sidco") -> bool:
-    """The table and the pictures of a sweep as one run of its own; False if the same was logged before."""
+def log_report(folder: Path, key: str, tables: Mapping[str, Any], pictures: list[Path], project: str = "sidco") -> bool:
+    """The tables and the pictures of a sweep as one run of its own; False if the same was logged before."""
     if list(folder.glob(f"wandb/*run-*-{key}")):
         return False
     import wandb
 
     run = _start(folder, project=project, mode=None, id=key, name=f"report {folder.name}", job_type="report")
-    shown = table.astype(object).where(table.notna(), None)  # a table cell is a value or nothing, never NaN
-    run.log({"speedup": wandb.Table(columns=list(shown), data=shown.to_numpy().tolist())})
+    for name, table in tables.items():
+        shown = table.astype(object).where(table.notna(), None)  # a table cell is a value or nothing, never NaN
+        run.log({name: wandb.Table(columns=list(shown), data=shown.to_numpy().tolist())})
     run.log({path.stem: wandb.Image(str(path)) for path in pictures})
     run.finish()
     return True

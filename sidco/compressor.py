@@ -36,6 +36,16 @@ class Compressor(ABC, Generic[S]):
     def compress(self, x: Tensor, state: S) -> tuple[Payload, S]:
         """The message for `x` (n,), any float type, finite."""
 
+    def take(self, view: VectorView, state: S) -> tuple[Payload, S]:
+        """The message for what the view stands for, residual + scale * x. What it does not carry is left in the
+        residual, also where the wire rounds values.
+        """
+        assert view.residual is not None
+        residual = view.residual.add_(view.x, alpha=view.scale)
+        payload, state = self.compress(residual, state)
+        payload.add_to(residual, alpha=-1.0)
+        return payload, state
+
     def report(self, state: S) -> dict[str, float]:
         """What is worth a column in the record of a step, by name."""
         return {}
@@ -63,13 +73,32 @@ class Thresholder(Compressor[S]):
         n = x.numel()
         if not n:
             return Sparse.of(torch.empty_like(x), torch.empty_like(x, dtype=torch.int32), 0), state
-        threshold, state = self.threshold(VectorView(x), state)
-        values, indices = reference.select(x, threshold.float())
-        state = self.observe(state, values.numel())
-        if not values.numel():
-            values, indices = reference.largest(x, 1)
-            values, indices = values[values != 0], indices[values != 0]
-        return self.trim(Sparse.of(values, indices, n)), state
+        taken, state = self._exceeding(VectorView(x), state)
+        return self.trim(taken if taken.count else _largest(x)), state
+
+    def take(self, view: VectorView, state: S) -> tuple[Payload, S]:
+        """The threshold is found before anything is written; one pass then adds, selects and zeroes."""
+        residual = view.residual
+        assert residual is not None
+        if not view.numel:
+            return self.compress(residual, state)
+        taken, state = self._exceeding(view, state)
+        payload = self.trim(taken if taken.count else _largest(residual))
+        if payload is not taken:  # put all back, and take away what is really sent
+            taken.add_to(residual)
+            payload.clear(residual)
+        return payload, state
+
+    def _exceeding(self, view: VectorView, state: S) -> tuple[Sparse, S]:
+        threshold, state = self.threshold(view, state)
+        values, indices = view.take(threshold.float())
+        return Sparse.of(values, indices, view.numel), self.observe(state, values.numel())
+
+
+def _largest(x: Tensor) -> Sparse:
+    """The largest coordinate of x (n,), or none if it is zero."""
+    values, indices = reference.largest(x, 1)
+    return Sparse.of(values[values != 0], indices[values != 0], x.numel())
 
 
 def check_ratio(ratio: Any) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from sidco.compressor import Compressor, check_ratio
 from sidco.kernels import reference
 from sidco.payload import Payload
-from sidco.view import Layout
+from sidco.view import Layout, VectorView
 
 
 class FeedbackState(NamedTuple):
@@ -24,7 +24,8 @@ class ErrorFeedback(Compressor[FeedbackState]):
 
     In gradient space: x is the gradient, not the step, so a change of learning rate does not rescale old residuals.
     Source: EF-SGD (Karimireddy et al., ICML 2019; Stich et al., NeurIPS 2018). The only error feedback in here.
-    Costs: reads 2n, writes n for the sum; the compressor; writes k.
+    Costs: around a `Thresholder`, the threshold and then one pass that reads 2n and writes n; around any other
+    compressor the sum (reads 2n, writes n), the compressor, and k.
     """
 
     inner: Compressor[Any]
@@ -37,10 +38,8 @@ class ErrorFeedback(Compressor[FeedbackState]):
         return FeedbackState(_zeros(x), self.inner.init(x, layout=layout, seed=seed))
 
     def compress(self, x: Tensor, state: FeedbackState) -> tuple[Payload, FeedbackState]:
-        residual = state.residual.add_(x)
-        payload, inner = self.inner.compress(residual, state.inner)
-        payload.add_to(residual, alpha=-1.0)
-        return payload, FeedbackState(residual, inner)
+        payload, inner = self.inner.take(VectorView(x, state.residual), state.inner)
+        return payload, FeedbackState(state.residual, inner)
 
     def report(self, state: FeedbackState) -> dict[str, float]:
         return self.inner.report(state.inner)
@@ -84,12 +83,10 @@ class MomentumCorrection(Compressor[MomentumState]):
         x = x * self._shrinkage(x)
         if self.nesterov:
             u.add_(x).mul_(self.momentum)
-            v.add_(u).add_(x)
+            v.add_(x)
         else:
             u.mul_(self.momentum).add_(x)
-            v.add_(u)
-        payload, inner = self.inner.compress(v, state.inner)
-        payload.add_to(v, alpha=-1.0)  # not clear(): what the wire rounds away stays
+        payload, inner = self.inner.take(VectorView(u, v), state.inner)  # v = v + u, less what is sent
         payload.clear(u)
         return payload, MomentumState(u, v, inner)
 
@@ -135,11 +132,20 @@ class RatioWarmup(Compressor[WarmupState]):
         return WarmupState(seed, 0, self._at(0).init(x, layout=layout, seed=seed))
 
     def compress(self, x: Tensor, state: WarmupState) -> tuple[Payload, WarmupState]:
-        inner, calls = state.inner, state.calls
-        if 0 < calls <= self.steps * len(self.ratios) and calls % self.steps == 0:
-            inner = self._at(calls).init(x, seed=state.seed + calls)
-        payload, inner = self._at(calls).compress(x, inner)
+        calls = state.calls
+        payload, inner = self._at(calls).compress(x, self._begun(x, state))
         return payload, WarmupState(state.seed, calls + 1, inner)
+
+    def take(self, view: VectorView, state: WarmupState) -> tuple[Payload, WarmupState]:
+        payload, inner = self._at(state.calls).take(view, self._begun(view.x, state))
+        return payload, WarmupState(state.seed, state.calls + 1, inner)
+
+    def _begun(self, x: Tensor, state: WarmupState) -> Any:
+        """The inner state, afresh where a ratio begins."""
+        calls = state.calls
+        if 0 < calls <= self.steps * len(self.ratios) and calls % self.steps == 0:
+            return self._at(calls).init(x, seed=state.seed + calls)
+        return state.inner
 
     def _at(self, calls: int) -> Compressor[Any]:
         """The compressor in force: a ratio below its own target is never used."""

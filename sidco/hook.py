@@ -89,6 +89,7 @@ class Attachment:
         self._comm = Ranks(group)
         self._states = {group.name: self._init(group, seed) for group in self._groups}
         self.scale = 1.0  # of what is compressed: with the learning rate, memories hold steps and not gradients
+        self._buffers: dict[str, Tensor] = {}  # one a group, kept: pages fresh from the system are dear
         self._open: dict[str, _Reduction] = {}
         self._cost = Cost()
         self._last_delivery = 0.0
@@ -189,7 +190,10 @@ class Attachment:
         group, layout = reduction.group, reduction.group.layout
         grads = [reduction.grads[name] for name, _ in layout]
         scale = self.scale
-        dialogue = self._method.aggregate(grads, self._states[group.name], scale=scale)
+        if group.name not in self._buffers:
+            self._buffers[group.name] = torch.empty(group.numel, device=self._device)
+        out = self._buffers[group.name]
+        dialogue = self._method.aggregate(grads, self._states[group.name], scale=scale, out=out)
         try:
             mean, self._states[group.name], cost = drive(dialogue, self._comm, self._settle)
         except NonFiniteGradient as error:

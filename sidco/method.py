@@ -68,8 +68,13 @@ class Method(ABC, Generic[S]):
         """The state before the first step of a group whose gradients, one after the other, look like `x` (n,)."""
 
     @abstractmethod
-    def aggregate(self, grads: Sequence[Tensor], state: S, *, scale: float = 1.0) -> Dialogue[S]:
-        """Returns (mean over ranks of scale * grads as one vector (n,), state). Replicas get the same bits."""
+    def aggregate(
+        self, grads: Sequence[Tensor], state: S, *, scale: float = 1.0, out: Tensor | None = None
+    ) -> Dialogue[S]:
+        """Returns (mean over ranks of scale * grads as one vector (n,), state). Replicas get the same bits.
+
+        `out`: (n,) float32 to work and to return the mean in, where the method can: fresh memory is dear.
+        """
 
     def report(self, state: S) -> dict[str, float]:
         """What is worth a column in the record of a step, by name."""
@@ -88,8 +93,10 @@ class Gathered(Method[S]):
     def init(self, x: Tensor, *, layout: Layout, seed: int) -> S:
         return self.compressor.init(x, layout=layout, seed=seed)
 
-    def aggregate(self, grads: Sequence[Tensor], state: S, *, scale: float = 1.0) -> Dialogue[S]:
-        x = torch.cat([grad.reshape(-1) for grad in grads]).float()  # a copy: ours to write on
+    def aggregate(
+        self, grads: Sequence[Tensor], state: S, *, scale: float = 1.0, out: Tensor | None = None
+    ) -> Dialogue[S]:
+        x = torch.cat([grad.reshape(-1).float() for grad in grads], out=out)  # a copy: ours to write on
         if scale != 1.0:
             x.mul_(scale)
         if not reference.finite(x):

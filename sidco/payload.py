@@ -8,6 +8,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from sidco import kernels
+
 INT32_MAX = 2**31 - 1
 
 
@@ -132,8 +134,7 @@ class Sparse(Payload):
             raise ValueError(f"indices must lie in [0, {self.numel}), got {first} to {last}")
 
     def add_to(self, out: Tensor, alpha: float = 1.0) -> None:
-        # index_add_, not out[i] += v: it is the one that stays right whatever the indices are
-        out.index_add_(0, self.indices, self.values.to(out.dtype), alpha=alpha)
+        kernels.of(out).scatter_add_(out, self.indices, self.values, alpha)
 
     def clear(self, out: Tensor) -> None:
         out[self.indices.long()] = 0

@@ -6,24 +6,27 @@
 A new compressor's own tests, in this repository or another, run the same laws; nothing here needs pytest.
 """
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sidco.comm import Traffic, lockstep
-from sidco.compressor import Compressor, target_count
+from sidco.compressor import Compressor, Thresholder, target_count
 from sidco.feedback import ErrorFeedback
 from sidco.method import Gathered, Method, NonFiniteGradient
-from sidco.payload import Dense, Payload, Sparse, mean_of
+from sidco.payload import Dense, Payload, Shared, Sparse, mean_of
 from sidco.vectors import edge_vectors, samples
-from sidco.view import Layout
+from sidco.view import Layout, VectorView, View
 
 Law = Callable[[Compressor[Any]], None]
 
 STEPS = 6
+MOST_LOOKS = 16  # at a vector, for one threshold
 
 
 def dense_of(payload: Payload) -> Tensor:
@@ -55,6 +58,7 @@ def survives_the_wire(compressor: Compressor[Any]) -> None:
         if isinstance(payload, Sparse):
             payload.validate()
             assert payload.indices.dtype == torch.int32, f"32 bits are enough for {x.numel()} coordinates"
+        if type(payload) in (Sparse, Shared):
             words = 1 if payload.summable else 2  # places that all ranks know do not travel
             assert buffer.nbytes == 4 * words * payload.count, "a coordinate costs a value, and an index if it travels"
         if isinstance(payload, Dense):
@@ -85,13 +89,13 @@ def repeats_itself(compressor: Compressor[Any]) -> None:
         for count in (1, 2, 1):
             torch.set_num_threads(count)
             torch.manual_seed(count)
-            random_state = torch.get_rng_state()
+            random_state = _global_random_state()
             state = compressor.init(x, seed=11)
             sent = []
             for _ in range(STEPS):
                 payload, state = compressor.compress(x, state)
                 sent.append(payload.pack().clone())
-            _same(torch.get_rng_state(), random_state, "the global random state was touched")
+            assert _global_random_state() == random_state, "the global random state was touched"
             runs.append(sent)
     finally:
         torch.set_num_threads(threads)
@@ -135,9 +139,30 @@ def accepts_edge_vectors(compressor: Compressor[Any]) -> None:
     for name, x, payload in _messages(compressor, edge_vectors()):
         sent = dense_of(payload)
         assert 0 <= payload.count <= x.numel(), f"{name}: {payload.count} of {x.numel()} coordinates"
-        assert bool(torch.isfinite(sent).all()) or name == "huge", f"{name}: sent something that is not a number"
-        if x.numel() and bool((x != 0).any()):
+        too_large = isinstance(payload, Dense) and bool((x.abs() > torch.finfo(payload.values.dtype).max).any())
+        assert bool(torch.isfinite(sent).all()) or too_large, f"{name}: sent something that is not a number"
+        if bool((x != 0).any()):
             assert payload.count >= 1, f"{name}: a non-zero vector was not heard of"
+        else:
+            assert not bool(sent.any()), f"{name}: something was made of nothing"
+
+
+def finds_a_threshold(compressor: Compressor[Any]) -> None:
+    """Law 6: a threshold is a number >= 0, also as the float32 it is compared as, and few looks, whatever x is."""
+    while not isinstance(compressor, Thresholder):
+        if not hasattr(compressor, "inner"):
+            return
+        compressor = compressor.inner  # pyright: ignore[reportAttributeAccessIssue] - a wrapper's
+    for name, x in edge_vectors().items():
+        state = compressor.init(x, seed=1)
+        for _ in range(STEPS if x.numel() else 0):
+            view = _Watched(x)
+            threshold, _ = compressor.threshold(cast(View, view), state)
+            assert threshold.dim() == 0, f"{name}: a threshold is a 0-d tensor, got shape {tuple(threshold.shape)}"
+            known = threshold.float().item()
+            assert 0 <= known < float("inf"), f"{name}: the threshold is {known}"
+            assert view.looks <= MOST_LOOKS, f"{name}: {view.looks} looks for one threshold"
+            _, state = compressor.compress(x, state)
 
 
 def stops_at_nan(compressor: Compressor[Any]) -> None:
@@ -162,6 +187,21 @@ def stops_at_nan(compressor: Compressor[Any]) -> None:
         for state in states:
             for part in state if isinstance(state, tuple) else ():
                 assert not isinstance(part, Tensor) or bool(torch.isfinite(part).all()), "a residual was poisoned"
+
+
+def knows_no_units(compressor: Compressor[Any]) -> None:
+    """C(a x) = a C(x) for a power of two, which rounds nothing, where there is a ratio: what is sent cannot depend on
+    the unit a gradient is measured in.
+    """
+    if not hasattr(getattr(compressor, "inner", compressor), "ratio"):
+        return
+    for name, x in samples(4000, 8).items():
+        plain, scaled = compressor.init(x, seed=1), compressor.init(x, seed=1)
+        for step in range(STEPS):
+            x = samples(4000, step)[name]
+            one, plain = compressor.compress(x, plain)
+            other, scaled = compressor.compress(x * 2.0**-12, scaled)
+            assert torch.equal(dense_of(other), dense_of(one) * 2.0**-12), f"{name}: C(a x) is not a C(x)"
 
 
 def is_odd(compressor: Compressor[Any]) -> None:
@@ -195,8 +235,10 @@ LAWS: tuple[Law, ...] = (
     repeats_itself,
     counts_ranks_apart,
     accepts_edge_vectors,
+    finds_a_threshold,
     stops_at_nan,
     is_odd,
+    knows_no_units,
     keeps_its_density,
 )
 
@@ -229,6 +271,24 @@ def agrees_on_every_rank(method: Method[Any]) -> None:
             means.append(lockstep([method.aggregate(g, s) for g, s in zip(huge, states, strict=True)])[0][0])
     for first, second in zip(*runs, strict=True):
         _same(first, second, "the same gradients and state gave other bits")
+
+
+class _Watched:
+    """A vector that counts how often it is asked for anything that reads it, whatever a view can be asked for."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._view = VectorView(x)
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        part = getattr(self._view, name)
+        self.looks += callable(part)
+        return part
+
+
+def _global_random_state() -> str:
+    """Of torch, numpy and Python."""
+    return repr((torch.get_rng_state().tolist(), np.random.get_state(), random.getstate()))
 
 
 def _tensors(x: Tensor, layout: Layout) -> list[Tensor]:

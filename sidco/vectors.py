@@ -1,11 +1,18 @@
 """Vectors to hold compressors against: distributions gradients resemble, and the edges that have broken others."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 
 def samples(n: int, seed: int) -> dict[str, Tensor]:
     """(n,) float32 vectors of the distributions gradients are compared with, scaled to about 1e-3."""
+    return {name: x.clone() for name, x in _drawn(n, seed).items()}
+
+
+@lru_cache(maxsize=256)  # a battery asks for the same ones for every compressor
+def _drawn(n: int, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(n, generator=generator, dtype=torch.float64) - 0.5
     normal = torch.randn(5, n, generator=generator, dtype=torch.float64)
@@ -38,7 +45,9 @@ def edge_vectors() -> dict[str, Tensor]:
         "two values": two,
         "99.9 % zeros": mostly_zero,
         "denormals": torch.linspace(-1, 1, 1001) * 1e-40,
+        "a constant denormal": torch.full((1000,), 1e-40),
         "huge": torch.linspace(-1, 1, 1001) * 1e30,
+        "a huge constant": torch.full((1000,), -1e30),
         "bfloat16": torch.randn(5000, generator=torch.Generator().manual_seed(3)).bfloat16(),
         "float16": torch.randn(5000, generator=torch.Generator().manual_seed(4)).half(),
     }

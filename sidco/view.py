@@ -2,12 +2,16 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from sidco.kernels import reference
+from sidco import kernels
+
+SAMPLE = 1 << 17  # floats of a sample: half a MiB, and a standard error of a twelfth of a count at a ratio of 0.001
+LONG = 32 * SAMPLE  # floats from which a sample is worth its error: 4 million
 
 Layout = tuple[tuple[str, torch.Size], ...]
 """The named tensors that lie one after the other inside a flat vector."""
@@ -33,6 +37,9 @@ class View(Protocol):
     @property
     def numel(self) -> int: ...
 
+    @property
+    def device(self) -> torch.device: ...
+
     def moments(self, above: Tensor | None = None, *, sums: Set[str] = frozenset(), sampled: bool = False) -> Moments:
         """Moments of the exceedances of `above`; None: of all |x|, zeros included. `sums` names the dear fields."""
         ...
@@ -41,20 +48,61 @@ class View(Protocol):
         """(size,) magnitudes drawn at random, with replacement."""
         ...
 
+    def histogram(self) -> Tensor:
+        """(2^16,) int64: how many magnitudes have which upper 16 of their 31 bits."""
+        ...
+
 
 @dataclass(frozen=True)
 class VectorView:
-    """A vector that lies in memory. Exact: `sampled` changes nothing."""
+    """A vector x that lies in memory, or residual + scale * x, which does not."""
 
     x: Tensor  # (n,)
+    residual: Tensor | None = None  # (n,) float32
+    scale: float = 1.0
 
     @property
     def numel(self) -> int:
         return self.x.numel()
 
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
     def moments(self, above: Tensor | None = None, *, sums: Set[str] = frozenset(), sampled: bool = False) -> Moments:
-        return Moments(*reference.moments(self.x, above, sums))
+        """Exact, or where `sampled` and the vector is long, of a fixed sample, scaled up to the whole."""
+        if not sampled or self.numel < LONG:
+            return Moments(*kernels.of(self.x).moments(self.x, above, sums, self.residual, self.scale))
+        sums_of_sample = Moments(*kernels.of(self._sampled).moments(self._sampled, above, sums))
+        factor = self.numel / SAMPLE
+        return Moments(*(part * factor for part in sums_of_sample))._replace(maximum=sums_of_sample.maximum)
 
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
-        places = torch.randint(self.numel, (size,), generator=generator, device=generator.device)
-        return self.x[places.to(self.x.device)].float().abs()
+        places = torch.randint(self.numel, (size,), generator=generator, device=generator.device).to(self.x.device)
+        values = self.x[places].float()
+        return (values if self.residual is None else self.residual[places] + self.scale * values).abs()
+
+    def histogram(self) -> Tensor:
+        return kernels.of(self.x).histogram(self.x, self.residual, self.scale)
+
+    def take(self, threshold: Tensor) -> tuple[Tensor, Tensor]:
+        """(values, ascending indices) where |v| > threshold. With a residual, that has become residual + scale * x,
+        less what was taken.
+        """
+        expected = self._expected(threshold)
+        if self.residual is None:
+            return kernels.of(self.x).take(self.x, threshold, expected)
+        return kernels.of(self.residual).accumulate_take_(self.residual, self.x, self.scale, threshold, expected)
+
+    @cached_property
+    def _sampled(self) -> Tensor:
+        return kernels.of(self.x).sampled(self.x, self.residual, self.scale, SAMPLE)
+
+    def _expected(self, threshold: Tensor) -> int:
+        """About how many exceed it, on the generous side; 0, unknown, where a second go costs little or where asking
+        would make the host wait for a device.
+        """
+        if self.numel < LONG or self.x.device.type != "cpu":
+            return 0
+        hits = int((self._sampled > threshold).sum())
+        return int((hits + 4 * hits**0.5) * self.numel / SAMPLE)

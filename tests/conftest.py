@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -11,6 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.data import cifar10
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# vectors here are small, and threads that wait for each other on a busy machine take minutes for milliseconds of work;
+# tests that are about threads set their own number
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -13,25 +13,28 @@ import warnings
 from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from ddp_runs import STEPS, Training, Wide, fresh, loss_of, methods, trainings, weights
+from ddp_runs import STEPS, Mixed, Training, Wide, fresh, loss_of, methods, trainings, weights
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from experiments.loop import Diverged, Trainer
 from sidco.comm import Ranks
 from sidco.compressors.cast import Cast
 from sidco.compressors.topk import TopK
 from sidco.feedback import ErrorFeedback
 from sidco.hook import attach
-from sidco.method import AllGather, Gathered
+from sidco.method import AllGather, AllReduce, Gathered
 from sidco.methods.powersgd import PowerSGD
 from sidco.plan import SizeCapped
 
 WORLD = 3
+CLIP = 0.25  # below the norms of the first step
 
 
 class Groups(NamedTuple):
@@ -83,6 +86,8 @@ def gathers(rank: int, groups: Groups) -> dict:
         found[name] = comm.answer(AllGather(buffer, 0))
         found[f"{name} bytes"] = comm.traffic.minus(before).sent_bytes
     found["silent"] = comm.answer(AllGather(None if rank == 1 else torch.ones(2), 0))
+    # case 19: the sum is no float16, the mean is
+    found["half"] = comm.answer(AllReduce(torch.full((5,), 2.0**15, dtype=torch.float16), 5, "mean"))
     return found
 
 
@@ -129,7 +134,43 @@ def misuse(rank: int, groups: Groups) -> dict:
     foreign.register_comm_hook(None, lambda state, bucket: torch.futures.Future())
     found["foreign"] = message(lambda: attach(foreign, method))
     found["no ddp"] = message(lambda: attach(nn.Linear(2, 2), method))
-    found["sparse"] = message(lambda: attach(DDP(nn.Embedding(4, 4, sparse=True), process_group=groups.ddp), method))
+    model = Mixed()
+    model.embed = nn.Embedding(50, 12, sparse=True)
+    model = DDP(model, process_group=groups.ddp, find_unused_parameters=True)
+    before = weights(model.module)
+    found["sparse"] = message(lambda: attach(model, method, group=groups.ours))
+    found["untouched"] = all(torch.equal(before[name], w) for name, w in weights(model.module).items())
+    model.module.embed.sparse = False
+    model = DDP(model.module, process_group=groups.ddp, find_unused_parameters=True)  # the old one remembers
+    attachment = attach(model, method, group=groups.ours)
+    loss_of(model, rank, 0).backward()
+    found["remedy"] = any(bool(p.grad.any()) for p in model.parameters() if p.grad is not None)
+    attachment.detach()
+    return found
+
+
+def updates(rank: int, groups: Groups) -> dict:
+    """Cases 16 and 69: what the application's update takes off the weights; then with a NaN on rank 1, in plain DDP."""
+    found: dict[str, Any] = {}
+    for way in ("plain", "dense", "nan"):
+        model = DDP(fresh(Wide), process_group=groups.ddp)
+        attachment = attach(model, Gathered(Cast("float32")), group=groups.ours) if way == "dense" else None
+        if way == "nan" and rank == 1:
+            model.module.layers[2].weight.register_hook(lambda g: g * torch.nan)
+        workers: Any = SimpleNamespace(module=model.module)
+        nothing: Any = None
+        training = {"clip_norm": CLIP, "local_clip": False}
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        trainer = Trainer(workers, nothing, nothing, optimizer, training, (rank,), 2, 0)
+        before, loss = weights(model.module), loss_of(model, rank, 0)
+        loss.backward()
+        try:
+            trainer.update(loss.item())
+        except Diverged as error:
+            found["said"] = str(error)
+        found[way] = {name: before[name] - w for name, w in weights(model.module).items()}
+        if attachment is not None:
+            attachment.detach()
     return found
 
 
@@ -223,10 +264,14 @@ def not_a_number(rank: int, groups: Groups) -> dict:
     said = message(lambda: loss_of(model, rank, 0).backward())
     handle.remove()
     residuals = [state[0] for state in attachment.state_dict().values()]
-    return {"said": said, "clean": all(bool(torch.isfinite(r).all()) for r in residuals)}
+    start = weights(fresh(Wide))
+    untouched = all(torch.equal(start[name], w) for name, w in weights(model.module).items())
+    return {"said": said, "clean": all(bool(torch.isfinite(r).all()) for r in residuals), "untouched": untouched}
 
 
-CASES_AT_2 = (plain_ddp, silence, disagreement, misuse, bytes_of_topk, resume, powersgd_like_torch, not_a_number)
+CASES_AT_2 = (
+    plain_ddp, silence, disagreement, misuse, updates, bytes_of_topk, resume, powersgd_like_torch, not_a_number,
+)  # fmt: skip
 CASES_AT_3 = (plain_ddp, gathers)
 
 

@@ -28,7 +28,7 @@ def test_every_benchmark_takes_every_compressor(composed, benchmark, compressor)
 
 
 @pytest.mark.parametrize(
-    "group", ["plan", "network", "feedback", "profile", "experiment", "model", "dataset", "task", "optimizer"]
+    "group", ["plan", "network", "wire", "feedback", "profile", "experiment", "model", "dataset", "task", "optimizer"]
 )
 def test_every_other_yaml_composes(composed, group):
     for name in yamls(group):
@@ -72,6 +72,8 @@ def test_an_unknown_choice_is_answered_with_the_list(composed):
         (["network=shaped", "network.rate=null"], "needs network.rate"),
         (["training.steps=0"], "training.steps must be at least 1"),
         (["compressor=none", "feedback=ef"], "drop feedback="),
+        (["compressor=none", "wire=bf16"], "drop wire="),
+        (["compressor=sign", "wire=bf16"], "use wire=plain"),
         (["benchmark=resnet20_digits", "feedback=momentum"], "set optimizer.momentum=0"),
         (["training.local_clip=true"], "feedback.clip must be set"),
         (["training.target=90"], "needs training.evaluate_every"),

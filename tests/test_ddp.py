@@ -106,6 +106,12 @@ def test_messages_of_unequal_length_arrive_whole(ranks):
         assert [block is None for block in found["silent"]] == [rank == 1, True, rank == 1]
 
 
+@pytest.mark.case(19)
+def test_half_precision_divides_before_it_sums(ranks):
+    for rank in range(3):
+        assert torch.allclose(ranks[rank]["gathers/3"]["half"].float(), torch.tensor(2.0**15), rtol=1e-3)
+
+
 @pytest.mark.case(7)
 def test_a_silent_rank_contributes_zero(ranks):
     for rank in range(2):
@@ -132,7 +138,34 @@ def test_misuse_is_explained(ranks):
     assert "call its detach() first" in found["twice"]
     assert "another comm hook" in found["foreign"]
     assert "wrap it in DDP first" in found["no ddp"]
-    assert "set sparse=False" in found["sparse"]
+    for rank in range(2):
+        refused = ranks[rank]["misuse/2"]
+        assert refused["sparse"].startswith("ValueError: embed gives sparse gradients")
+        assert "compressed twice: set sparse=False" in refused["sparse"]
+        assert refused["untouched"]
+        assert refused["remedy"], "with sparse=False the same model trains"
+
+
+@pytest.mark.case(16)
+@pytest.mark.parametrize("way", ["plain", "dense"])
+def test_what_is_clipped_is_the_averaged_gradient(ranks, way):
+    model = ddp_runs.fresh(ddp_runs.Wide)
+    torch.stack([ddp_runs.loss_of(model, rank, 0) for rank in range(2)]).mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), ddp_cases.CLIP)  # in one process
+    assert norm > 2 * ddp_cases.CLIP
+    for rank in range(2):
+        found = ranks[rank]["updates/2"][way]
+        assert same(found, ranks[0]["updates/2"][way])
+        for name, p in model.named_parameters():
+            assert torch.allclose(found[name], p.grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.case(69)
+def test_a_nan_in_plain_ddp_stops_both_ranks_before_the_update(ranks):
+    for rank in range(2):
+        found = ranks[rank]["updates/2"]
+        assert "norm of the averaged gradient nan" in found["said"]
+        assert not any(bool(taken.any()) for taken in found["nan"].values())
 
 
 @pytest.mark.case(22)
@@ -146,6 +179,8 @@ def test_bytes_are_counted_as_sent(ranks):
     assert all(seconds > 0 for seconds in found["cost"].values())
 
 
+@pytest.mark.case(2)
+@pytest.mark.case(51)
 def test_saved_state_goes_on_where_it_stopped(ranks):
     for rank in range(2):
         found = ranks[rank]["resume/2"]
@@ -162,10 +197,12 @@ def test_powersgd_is_torchs(ranks):
 
 
 @pytest.mark.case(37)
+@pytest.mark.case(69)
 def test_a_nan_stops_all_ranks_and_is_named(ranks):
     bad, other = ranks[1]["not_a_number/2"], ranks[0]["not_a_number/2"]
     assert "NonFiniteGradient" in bad["said"]
     assert "layers.2.weight" in bad["said"]
     assert "NonFiniteGradient: the gradient of rank 1 is not finite" in other["said"]
-    assert bad["clean"]
-    assert other["clean"]
+    for rank in (bad, other):
+        assert rank["clean"]
+        assert rank["untouched"]

@@ -5,7 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidco.payload import Dense, Sparse, index_dtype, mean_of
+from sidco.comm import Traffic, lockstep
+from sidco.compressors.sign import ScaledSign
+from sidco.method import Gathered
+from sidco.payload import Dense, Signs, Sparse, index_dtype, mean_of
 
 
 @st.composite
@@ -75,3 +78,34 @@ def test_clear_zeroes_what_is_carried():
     assert out.tolist() == [1, 0, 1, 1, 0, 1]
     Dense(torch.ones(6)).clear(out)
     assert out.tolist() == [0] * 6
+
+
+@pytest.mark.case(32)
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 1000, 1001])
+def test_signs_are_a_bit_each_and_a_scale(n):
+    x = torch.linspace(-1, 1, n)
+    method, traffic = Gathered(ScaledSign()), Traffic()
+    lockstep([method.aggregate([x], method.init(x, layout=(("w", x.shape),), seed=0))], [traffic])
+    assert traffic.payload_bytes == -(-n // 8) + 4
+    assert Signs.of(x).pack().nbytes == traffic.payload_bytes
+
+
+@pytest.mark.case(32)
+def test_the_sign_of_zero_is_positive_and_zeros_stay_zeros():
+    def sent(*values):
+        message = Signs.of(torch.tensor(values))
+        return mean_of([Signs.unpack(message.pack(), len(values))], torch.empty(len(values))).tolist()
+
+    assert sent(*[0.0] * 9) == [0.0] * 9, "of nothing, nothing"
+    assert sent(0.0, -0.0, 3.0, -3.0) == [1.5, 1.5, 1.5, -1.5], "zero of either sign counts as positive"
+    assert all("zero" in kind.__doc__.lower() or "sign(0) = +1" in kind.__doc__ for kind in (Signs, ScaledSign))
+
+
+@pytest.mark.case(32)
+@given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=70))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_signs_come_back_as_they_went(values):
+    x = torch.tensor(values)
+    again = Signs.unpack(Signs.of(x).pack(), len(values))
+    scale = x.abs().double().mean().float()
+    assert torch.equal(mean_of([again], torch.empty(len(values))), torch.where(x < 0, -scale, scale))

@@ -3,31 +3,17 @@
 import json
 import math
 import re
+from functools import partial
 
 import pandas as pd
 import pytest
-import yaml
+from fabricated import MOMENTUM, NO_LINK, write_job
 
 from experiments import report
 from experiments.artifacts import paper_numbers
 from experiments.artifacts.speedup import SPEEDUP, headline
 from experiments.publish import Refused, publish, without_paths
 from experiments.results import newest_code, read, states
-
-SUMMARY = {
-    "name_benchmark": "bench", "name_model": "model", "name_dataset": "data", "name_feedback": "ef",
-    "name_plan": "model",
-    "name_profile": "quick", "units_per_step_per_rank": 10, "unit": "words", "loss_first": 9.0, "loss_last": 7.5,
-    "metric": "perplexity", "metric_value": 321.0, "replicas_agree": True, "compute_only_ms": 20.0,
-    "probe_all_reduce_1000kb_mbit_per_s": 95.0, "parameters": 1000, "world_size": 2, "ranks_per_node": 1,
-    "threads_per_rank": 1, "job_seconds": 1.0,
-}  # fmt: skip
-ENV = {
-    "hardware": "2x Abacus", "cores": 2, "memory_gib": 1.0, "system": "Linux", "python_version": "3.11",
-    "torch_version": "2.9", "commit": "abc123", "uncommitted_changes": False, "code_fingerprint": "new",
-    "network": "shaped", "rate_mbit_per_s": 100.0,
-    "latency_emulated": False, "burst_kib": 32, "data_sha256": "0", "origin": "measured",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -38,40 +24,7 @@ def folder(tmp_path):
 @pytest.fixture
 def job(folder):
     """`job("topk", [40, 50, 60], ratio=0.01)`: a finished job with steps of so many milliseconds."""
-
-    def make(compressor, step_ms, *, ratio=None, seed=1, finished=1.0, khat=(1.0, 1.0, 1.0), rule="trend", **env):
-        facts = {**ENV, **env}
-        path = folder / "jobs" / f"{compressor}-{ratio}-{seed}-{rule}-{facts['code_fingerprint']}"
-        path.mkdir(parents=True)
-        settings = None if ratio is None else {"_target_": "x.Y", "ratio": ratio, "rule": rule}
-        hooked = compressor != "none"
-        shaped = facts["network"] == "shaped"
-        config = {
-            "ratio": 0.5, "seed": seed, "compressor": settings, "feedback": None, "plan": {"_target_": "x.Plan"},
-            "method": {"_target_": "x.Gathered", "compressor": settings or compressor} if hooked else None,
-            "network": {"shaped": shaped, "rate": "100mbit" if shaped else None},
-            "workers": {"world_size": 2, "timeout_s": 3}, "names": {"compressor": compressor},
-            "training": {"batch_per_rank": 4, "steps": len(step_ms), "excluded_steps": 4},
-        }  # fmt: skip
-        (path / "config.yaml").write_text(yaml.safe_dump(config))
-        lines = [
-            {
-                "step": i, "loss": 8.0, "density": ratio or 1.0, "khat_over_k": khat[i] if ratio else None,
-                "payload_bytes": 4000, "sent_bytes": 5000, "step_ms": ms, "forward_backward_ms": ms / 2,
-                "compress_ms": 2.0 if hooked else None, "exchange_ms": 3.0 if hooked else None,
-                "mean_ms": 1.0 if hooked else None,
-                "exposed_ms": 6.0 if hooked else None, "optimizer_ms": 4.0,
-                **({"stages": i} if ratio else {}),
-            }
-            for i, ms in enumerate(step_ms)
-        ]  # fmt: skip
-        (path / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (path / "summary.json").write_text(json.dumps({**SUMMARY, "name_compressor": compressor}))
-        (path / "env.json").write_text(json.dumps(facts))
-        (path / "status.json").write_text(json.dumps({"state": "done", "started": 0.0, "updated": finished}))
-        return path
-
-    return make
+    return partial(write_job, folder)
 
 
 @pytest.fixture
@@ -125,11 +78,23 @@ def test_claims_are_judged_with_figures(sweep, folder):
         "SIDCo trains faster than DGC": "fails",  # as fast is not faster
         "SIDCo compresses in less time than Topk": "fails",
         "SIDCo compresses in less time than DGC": "fails",
+        "SIDCo compresses in less time than RedSync": "no data",
+        "SIDCo compresses in less time than GaussianK": "no data",
         "SIDCo's k_hat/k stays within 0.8 and 1.25, an estimate as good as DGC's": "holds",
         "Compression beats the best dense baseline (fp32 or bf16)": "holds",
+        "SIDCo at 0.001 trains at 85 % or more of the rate without any exchange (ours)": "no data",
     }
     assert "2.50x" in verdicts["SIDCo trains faster than no compression"].cells[0].figure
     assert "within the spread" in verdicts["SIDCo trains faster than DGC"].cells[0].figure
+
+
+@pytest.mark.parametrize(("ms", "share", "state"), [(22, "91 %", "holds"), (40, "50 %", "fails")])
+def test_near_the_rate_without_exchange(job, folder, ms, share, state):
+    job("sidco_e", [ms] * 3, ratio=0.001)  # a step without exchange takes 20 ms
+    verdict = SPEEDUP.claims["SIDCo at 0.001 trains at 85 % or more of the rate without any exchange (ours)"](
+        SPEEDUP.draw(read(folder))
+    )
+    assert (verdict.state, verdict.cells[0].figure) == (state, share)
 
 
 def test_without_a_rival_a_claim_has_no_data(job, folder):
@@ -142,7 +107,7 @@ def test_without_its_baseline_a_speed_up_is_blank_and_says_why(job, folder):
     job("none", [100, 100, 100], seed=2)  # another seed is no baseline
     job("bf16", [80, 80, 80])
     job("topk", [50, 50, 50], ratio=0.01)
-    found = row(report.write(folder), "topk")
+    found = row(report.write(folder)["speedup"], "topk")
     assert math.isnan(found["speedup_over_fp32"])
     assert math.isnan(found["speedup_over_best_dense"])
     assert "no speed-up over fp32 for seed 1: dense fp32 (none) did not finish in this sweep" in found["note"]
@@ -168,7 +133,7 @@ def test_one_seed_is_flagged_and_three_have_a_geometric_mean_and_a_spread(job, f
         job("none", [100, 100, 100], seed=seed)
         job("topk", [ms] * 3, ratio=0.01, seed=seed)
     job("topk", [10, 10, 10], ratio=0.1)
-    table = report.write(folder)
+    table = report.write(folder)["speedup"]
     many, one = table[table["ratio"] == 0.01].iloc[0], table[table["ratio"] == 0.1].iloc[0]
     assert many["speedup_over_fp32"] == pytest.approx(2)
     assert many["speedup_sd"] == pytest.approx(math.sqrt(7 / 3))  # of 2, 4, 1 around 7/3
@@ -182,7 +147,7 @@ def test_one_seed_is_flagged_and_three_have_a_geometric_mean_and_a_spread(job, f
 
 @pytest.mark.case(31)
 def test_quality_stands_beside_every_speed(sweep, folder):
-    table = report.write(folder)
+    table = report.write(folder)["speedup"]
     assert list(table["loss_last"]) == [7.5] * 5
     heads = [line for line in (folder / "REPORT.md").read_text().splitlines() if "over fp32" in line and "|" in line]
     assert heads
@@ -190,6 +155,127 @@ def test_quality_stands_beside_every_speed(sweep, folder):
         assert "loss after 7 steps (not trained)" in head
         assert "perplexity after 7 steps" in head
     assert {"loss_last", "metric_value"} <= set(pd.read_csv(folder / "tables" / "speedup.csv").columns)
+
+
+def test_time_to_target_quality_over_time_and_throughput_are_three_columns(job, folder):
+    goes = {"task": "Classification", "every": 2, "target": 50}
+    job("none", [100] * 6, quality=(20, 40, 60), **goes)  # reached after 0.6 s, at its end
+    job("topk", [50] * 6, ratio=0.1, quality=(20, 55, 66), **goes)  # after 0.2 s
+    job("dgc", [25] * 6, ratio=0.1, quality=(20, 30, 48), **goes)  # never
+    table = report.write(folder)["speedup"]
+    topk, dgc = row(table, "topk"), row(table, "dgc")
+    assert topk["speedup_over_fp32"] == pytest.approx(2)
+    assert topk["target_over_fp32"] == pytest.approx(0.6 / 0.2)
+    assert topk["quality_over_fp32"] == pytest.approx((66 / 0.3) / (60 / 0.6))
+    assert (topk["steps_to_target"], topk["reached_target"]) == (4, 1)
+    assert dgc["speedup_over_fp32"] == pytest.approx(4)
+    assert math.isnan(dgc["target_over_fp32"])
+    assert (dgc["quality_over_fp32"], dgc["reached_target"]) == (0, 0)  # as the paper counts it
+    text = (folder / "REPORT.md").read_text()
+    head = next(line for line in text.splitlines() if line.startswith("| compressor") and "over fp32" in line)
+    assert "| over fp32 | time to top1 50 | quality / time over fp32 |" in head
+    assert "| 2.00x | 0.20 s (3.00x) | 2.20x |" in text
+    assert "| 4.00x | ✗ | 0 |" in text
+    assert "- ✗: the target was never reached in these steps; quality / time is then 0" in text
+
+
+def test_less_perplexity_is_more_quality(job, folder):
+    job("none", [100] * 4, every=2, quality=(400, 200))
+    job("topk", [100] * 4, every=2, quality=(400, 100), ratio=0.1)
+    table = report.write(folder)["speedup"]
+    assert row(table, "topk")["quality_over_fp32"] == pytest.approx(2)
+    text = (folder / "REPORT.md").read_text()
+    assert "time to" not in text.split("### What")[0]  # no target, no column
+    assert "quality / time: final 1/perplexity" in text
+
+
+def test_without_evaluations_on_the_way_there_are_no_such_columns(sweep, folder):
+    table = report.write(folder)["speedup"]
+    assert table[["seconds_to_target", "target_over_fp32", "quality_over_fp32", "reached_target"]].isna().all(axis=None)
+    tables = (folder / "REPORT.md").read_text().split("### What")[0]
+    assert "quality / time" not in tables
+    assert "✗" not in tables
+
+
+def test_a_target_that_one_seed_or_dense_never_reached(job, folder):
+    goes = {"task": "Classification", "every": 1, "target": 50}
+    for seed, ends in ((1, 60), (2, 40)):
+        job("none", [100] * 2, seed=seed, quality=(20, 40), **goes)
+        job("topk", [50] * 2, seed=seed, quality=(20, ends), ratio=0.1, **goes)
+    job("dgc", [50] * 2, quality=(20, 60), ratio=0.1, **goes)
+    table = report.write(folder)["speedup"]
+    assert math.isnan(row(table, "topk")["seconds_to_target"])
+    assert math.isnan(row(table, "dgc")["quality_over_fp32"])  # over 0
+    text = (folder / "REPORT.md").read_text()
+    assert "| ✗ 1 of 2 seeds |" in text
+    assert "| 0.10 s |" in text
+    assert re.search(r"- dgc 0.1: .*no speed-up to the target for seed 1: dense fp32 never reached it", text)
+
+
+def test_true_dgc_has_the_dense_baseline_of_its_momentum_and_says_where_it_is(job, folder):
+    correction = {"_target_": "sidco.feedback.MomentumCorrection", "momentum": 0.9, "nesterov": False}
+    feedback = {"_target_": "sidco.feedback.ErrorFeedback"}
+    job("none", [100] * 3, optimizer=MOMENTUM)
+    job("topk", [50] * 3, ratio=0.1, optimizer=MOMENTUM, feedback=feedback)
+    job("sidco_e", [50] * 3, ratio=0.1, optimizer=MOMENTUM, feedback=feedback, training={"step_space": True})
+    job(
+        "dgc_full", [25] * 3, ratio=0.1, optimizer={**MOMENTUM, "momentum": 0.0}, feedback=correction,
+        training={"local_clip": True},
+    )  # fmt: skip
+    table = report.write(folder)["speedup"]
+    assert row(table, "dgc_full")["speedup_over_fp32"] == pytest.approx(4)
+    assert table.set_index("label")[["momentum", "memory"]].to_numpy().tolist() == [
+        ["0.9 after", "none"],
+        ["0.9 before", "momentum correction"],
+        ["0.9 after", "step space"],
+        ["0.9 after", "gradient space"],
+    ]
+    assert set(table["weight_decay"]) == {1e-4}
+    assert {"momentum", "weight_decay", "memory"} <= set(pd.read_csv(folder / "runs.csv").columns)
+    text = (folder / "REPORT.md").read_text()
+    assert "| momentum correction; momentum 0.9 before compression | measured |" in text
+    assert "| EF in step space; momentum 0.9 after compression | measured |" in text
+    assert "- all rows: weight decay 0.0001; learning rate 0.1" in text
+
+
+def test_training_that_all_rows_share_is_said_once(job, folder):
+    feedback = {"_target_": "sidco.feedback.ErrorFeedback"}
+    job("none", [100] * 3)
+    job("topk", [50] * 3, ratio=0.1, feedback=feedback)
+    report.write(folder)
+    text = (folder / "REPORT.md").read_text()
+    assert "- all rows: EF in gradient space; no momentum; no weight decay" in text
+    assert "| training |" not in text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"optimizer": {**MOMENTUM, "momentum": 0.0}},
+        {"optimizer": {**MOMENTUM, "weight_decay": 0.0}},
+        {"training": {"batch_per_rank": 8}},
+        {"training": {"target": 3.0}},
+    ],
+    ids=["momentum", "weight decay", "batch", "target"],
+)
+def test_other_training_is_no_baseline_and_the_cells_are_told_apart(job, folder, other):
+    job("none", [100] * 3, **{"optimizer": MOMENTUM, **other})
+    job("topk", [50] * 3, ratio=0.1, optimizer=MOMENTUM)
+    table = report.write(folder)["speedup"]
+    assert math.isnan(row(table, "topk")["speedup_over_fp32"])
+    assert table["where"].nunique() == 2
+    ((name, _),) = next(iter(other.values())).items() - MOMENTUM.items()
+    assert all(f"{name}=" in where for where in table["where"])
+
+
+def test_virtual_workers_have_no_speed(sweep, job, folder):
+    path = job("topk", [5] * 3, ratio=0.5, network="virtual", **NO_LINK, seed=7)
+    tables = report.write(folder)
+    assert 0.5 not in set(tables["speedup"]["ratio"])
+    assert list(tables["convergence"]["ratio"]) == [0.5]
+    virtual = read(folder).set_index("job").loc[path.name]
+    timed = [name for name in virtual.index if "_ms" in name or "second" in name]
+    assert virtual[[name for name in timed if name not in ("job_seconds", "mean_ms")]].isna().all()
 
 
 def test_jobs_without_a_result_are_listed_and_are_no_rows(sweep, job, folder):
@@ -214,7 +300,7 @@ def test_jobs_without_a_result_are_listed_and_are_no_rows(sweep, job, folder):
 def test_only_the_newest_code_is_in_the_table(sweep, job, folder):
     job("none", [10, 10, 10], code_fingerprint="old", finished=0.5)
     assert set(newest_code(read(folder))["code_fingerprint"]) == {"new"}
-    table = report.write(folder)
+    table = report.write(folder)["speedup"]
     assert row(table, "topk")["speedup_over_fp32"] == pytest.approx(2)
     assert "1 rows of older code are in runs.csv and left out here" in (folder / "REPORT.md").read_text()
     assert len(pd.read_csv(folder / "runs.csv")) == 6
@@ -228,7 +314,7 @@ def test_the_papers_numbers_are_marked_and_kept_apart(sweep, folder):
     assert set(side["origin"]) == {"paper"}
     assert set(side["page"]) == {"page not transcribed"}
     assert side["measured_max"].tolist() == pytest.approx([2.5, 1.25, 1.0])
-    table = report.write(folder)
+    table = report.write(folder)["speedup"]
     assert set(table["origin"]) == {"measured"}
     assert not any(value in (folder / "tables" / "speedup.csv").read_text() for value in ("41.7", "7.6x"))
 

@@ -1,28 +1,18 @@
 """One file per table or figure of the paper: a function of the table of runs, with the paper's claims attached."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
-from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from experiments.record import ROOT
-from experiments.results import Frame
+from experiments.results import Frame, places
 
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-)  # Okabe and Ito: told apart by the colour-blind
-MARKERS = ("o", "s", "^", "D", "v")
+FP32, BF16 = "none", "bf16"  # the dense baselines, by the names of their yaml files
+ROW = ["cell", "label", "ratio", "compression"]  # jobs that agree in these differ in seed only
+NEVER = "✗"  # a target that was not reached
 HEADLINE = ROOT / "results" / "paper" / "headline.csv"
 
 
@@ -53,15 +43,30 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """What is regenerated from runs. `draw` takes the rows of `results.read`; all else takes what `draw` returns."""
+    """What is regenerated from runs: a part of the report, with files of its own.
+
+    `select` and `draw` take the rows of `results.read`, `facts` those selected; all else takes what `draw` returns, or
+    of it the rows of one cell.
+    """
 
     name: str  # of its files
+    title: str  # of its part of the report
     source: str  # paper, figure or table
     experiment: str  # the grid in conf/experiment that fills it
+    select: Callable[[Frame], Frame]  # the rows it is about
     draw: Callable[[Frame], pd.DataFrame]
-    figures: Callable[[Frame, Path], list[Path]]  # PNG files written into the folder
+    facts: Callable[[Frame], str]
+    heading: Callable[[Frame], str]  # of a cell
+    tables: Callable[[Frame], Mapping[str, pd.DataFrame]]  # of a cell: text by caption
+    terminal: Callable[[Frame], pd.DataFrame]  # of a cell: text that fits 120 columns
+    notes: Callable[[Frame], Sequence[str]]  # on a cell: what its rows share, why a number is blank
+    figures: Callable[[Frame, Frame, Path], list[Path]]  # (table, curves): PNG files written into the folder
     claims: Mapping[str, Callable[[Frame], Verdict]]
-    headline: Callable[[Frame, Frame], pd.DataFrame]  # (table, numbers of the paper) -> side by side
+    curves: bool = False  # does it draw how training went on the way?
+    limits: str  # what these numbers are not
+    legend: str = ""  # below the tables
+    warning: Callable[[Frame], str] = lambda table: ""  # shouted above them
+    headline: Callable[[Frame], str] | None = None  # the paper's numbers beside ours
 
 
 def paper_numbers(path: Path = HEADLINE) -> pd.DataFrame:
@@ -80,43 +85,25 @@ def link(row: Any) -> str:
     """The network of a row, for people; what was not shaped shouts."""
     if row.network == "shaped":
         return f"{row.rate_mbit_per_s:g} Mb/s link"
-    return "cluster" if row.network == "cluster" else "LOOPBACK, not shaped"
+    named = {"cluster": "cluster", "virtual": "virtual workers"}
+    return named.get(row.network, "LOOPBACK, not shaped")
+
+
+def where(runs: Frame) -> pd.Series:
+    """The name of each row's cell: benchmark, link and, where several cells share these, what tells them apart."""
+    names = [f"{row.name_benchmark}, {link(row)}" for row in runs.itertuples()]
+    return places(runs, pd.Series(names, index=runs.index, dtype=object))
 
 
 def place(row: Any) -> str:
     """Where in the table a row of a compressor with a ratio stands."""
-    return f"{row.benchmark}, {link(row)}, {row.label} {row.ratio:g}"
+    return f"{row.where}, {row.label} {row.ratio:g}"
 
 
-def styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of each line, the same in every panel; dotted where the colours begin anew."""
-    looks = zip(cycle(COLOURS), cycle(MARKERS), cycle("-" * len(COLOURS) + ":" * len(COLOURS)))
-    keys = ("color", "marker", "linestyle")
-    return {name: dict(zip(keys, look, strict=True)) for name, look in zip(names, looks, strict=False)}
-
-
-def panels(table: Frame, path: Path, title: str, height: float, panel: Callable[[Axes, Frame], None]) -> None:
-    """A PNG of one panel per benchmark and link, two side by side, `height` inches each, with one legend for all."""
-    cells = [rows for _, rows in table.groupby("cell", sort=False)]
-    columns = min(2, len(cells))
-    count = ceil(len(cells) / columns)
-    figure = Figure(figsize=(8.4 if columns == 2 else 6.4, height * count + 1.2), layout="constrained")
-    axes = list(figure.subplots(count, columns, squeeze=False).flat)
-    handles: dict[str, Any] = {}
-    for ax, rows in zip(axes, cells, strict=False):
-        first = rows.iloc[0]
-        panel(ax, rows)
-        colour = "#B00000" if first["network"] == "loopback" else "black"
-        ax.set_title(f"{first['benchmark']}, {link(first)}", fontsize=10, color=colour)
-        ax.spines[["top", "right"]].set_visible(False)
-        drawn, names = ax.get_legend_handles_labels()
-        handles |= dict(zip(names, drawn, strict=True))
-    for ax in axes[len(cells) :]:
-        ax.set_axis_off()
-    first = table.iloc[0]
-    machine = f"{first['hardware']}, {first['world_size']} ranks, torch {first['torch_version']}"
-    figure.suptitle(f"{title}\n{machine}", fontsize=11)
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=columns + 2, frameon=False, fontsize=9
-    )
-    figure.savefig(path, dpi=150)
+def in_order(table: Frame) -> pd.DataFrame:
+    """Cell by cell, dense first, then from the largest ratio down."""
+    rank = table["compressor"].map(lambda name: [FP32, BF16, name].index(name))
+    order = ["benchmark", "rate_mbit_per_s", "where", "cell", "_dense", "ratio", "label"]
+    down = [name in ("rate_mbit_per_s", "ratio") for name in order]
+    ordered = table.assign(_dense=rank).sort_values(order, ascending=[not is_down for is_down in down])
+    return ordered.drop(columns="_dense").reset_index(drop=True)

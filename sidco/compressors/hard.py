@@ -26,4 +26,4 @@ class HardThreshold(Thresholder[None]):
         return None
 
     def threshold(self, view: View, state: None) -> tuple[Tensor, None]:
-        return torch.tensor(self.tau, dtype=torch.float64), None
+        return torch.tensor(self.tau, dtype=torch.float64, device=view.device), None

@@ -53,6 +53,7 @@ class Sidco(Thresholder[SidcoState]):
     tail: Fit
     rule: Rule = "trend"
     stages: int | None = None
+    sampled: bool = True  # on vectors of 4 million values or more, fit to a sample of 2^17
 
     def __post_init__(self) -> None:
         check_ratio(self.ratio)
@@ -75,14 +76,14 @@ class Sidco(Thresholder[SidcoState]):
         if several:
             share = (self.ratio / FIRST_RATIO) ** (1 / (state.stages - 1))
             for _ in range(state.stages - 1):
-                eta = eta + self.tail.threshold(view.moments(eta, sums=self.tail.sums), share)
+                eta = eta + self.tail.threshold(view.moments(eta, sums=self.tail.sums, sampled=self.sampled), share)
         return eta, state
 
     def _first(self, view: View, delta: float) -> Tensor:
         if "logs" not in self.first.sums:
-            return self.first.threshold(view.moments(sums=self.first.sums), delta)
+            return self.first.threshold(view.moments(sums=self.first.sums, sampled=self.sampled), delta)
         # logarithms need the zeros gone: fit the rest, and take a larger share of it
-        moments = view.moments(torch.zeros(()), sums=self.first.sums)
+        moments = view.moments(torch.zeros(()), sums=self.first.sums, sampled=self.sampled)
         share = (delta * view.numel / moments.count.clamp_min(1)).clamp_max(1.0)
         return self.first.threshold(moments, share)
 

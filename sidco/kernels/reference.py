@@ -11,17 +11,22 @@ from torch import Tensor
 
 PIECE = 1 << 16  # floats in flight: 256 KiB, a piece and its scratch fit a core's second-level cache
 ROW = 1 << 10  # floats summed by one thread, in one order
+FRACTION_BITS = 15  # lower bits of a float32 that a histogram does not look at
+WIDTH = 64  # floats of one block of a sample: four cache lines
 
 
-def moments(x: Tensor, above: Tensor | None, sums: Set[str]) -> tuple[Tensor, ...]:
-    """(count, total, squares, logs, maximum, signed) of a = |x| - above where |x| > above; see `sidco.view.Moments`.
+def moments(
+    x: Tensor, above: Tensor | None, sums: Set[str], residual: Tensor | None = None, scale: float = 1.0
+) -> tuple[Tensor, ...]:
+    """(count, total, squares, logs, maximum, signed) of a = |v| - above where |v| > above, v = x or
+    residual + scale * x; see `sidco.view.Moments`.
 
     Reads n (from memory once, from cache once for each sum). `x` is (n,) of any float type; results are float64.
     """
     zero = torch.zeros((), dtype=torch.float64, device=x.device)
     nan = torch.full_like(zero, torch.nan)
     rows: dict[str, list[Tensor]] = {name: [] for name in ("count", "total", *sums)}
-    for piece in _pieces(x):
+    for piece in _summed(x, residual, scale):
         a = piece.float().abs()  # a copy also where x is float32: abs() allocates
         if above is not None:
             a = a.sub_(above.float()).clamp_min_(0)  # a > b makes a - b > 0 in gradual underflow: the count is exact
@@ -46,14 +51,53 @@ def moments(x: Tensor, above: Tensor | None, sums: Set[str]) -> tuple[Tensor, ..
     )
 
 
-def select(x: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-    """(values, ascending int64 indices) of the coordinates with |x| > threshold, a 0-d tensor. Reads n, writes k."""
+def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
+    """(values, ascending indices) where |x| > threshold, a 0-d tensor; with `zero` they are set to 0 in `x`.
+
+    Reads n, writes k. `expected`, how many about, is a hint for kernels that need to know.
+    """
     found, start = [], 0
     for piece in _pieces(x):
-        found.append((piece.abs() > threshold).nonzero().squeeze(1).add_(start))
+        found.append((piece.float().abs() > threshold.float()).nonzero().squeeze(1).add_(start))
         start += piece.numel()
     indices = torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=x.device)
-    return x[indices], indices
+    values = x[indices]
+    if zero:
+        x[indices] = 0
+    return values, indices
+
+
+def accumulate_take_(
+    residual: Tensor, x: Tensor, scale: float, threshold: Tensor, expected: int
+) -> tuple[Tensor, Tensor]:
+    """residual += scale * x, then `take` from it and zero. `residual` is (n,) float32, `x` of any float type."""
+    residual.add_(x, alpha=scale)
+    return take(residual, threshold, expected, zero=True)
+
+
+def histogram(x: Tensor, residual: Tensor | None, scale: float) -> Tensor:
+    """(2^16,) int64: how many magnitudes of x, or of residual + scale * x, have which upper bits. Reads n, or 2n."""
+    counts = torch.zeros(1 << (31 - FRACTION_BITS), dtype=torch.int64, device=x.device)
+    for piece in _summed(x, residual, scale):
+        counts += torch.bincount(piece.float().abs().view(torch.int32) >> FRACTION_BITS, minlength=counts.numel())
+    return counts
+
+
+def sampled(x: Tensor, residual: Tensor | None, scale: float, size: int) -> Tensor:
+    """(size,) magnitudes of x, or of residual + scale * x, from blocks of `WIDTH` at even distances. The same places
+    each time: no state, and no randomness for ranks to agree on. n >= size, a multiple of `WIDTH`.
+    """
+    blocks = torch.arange(size // WIDTH, device=x.device)
+    starts = blocks * (x.numel() - WIDTH) // max(1, size // WIDTH - 1)
+    places = (starts.unsqueeze(1) + torch.arange(WIDTH, device=x.device)).view(-1)
+    values = x[places].float()
+    return (values if residual is None else residual[places] + scale * values).abs_()
+
+
+def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> None:
+    """out[indices] += alpha * values."""
+    # index_add_, not out[i] += v: it is the one that stays right whatever the indices are
+    out.index_add_(0, indices, values.to(out.dtype), alpha=alpha)
 
 
 def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -68,6 +112,13 @@ def finite(x: Tensor) -> bool:
         return True
     low, high = torch.aminmax(x)  # both carry a NaN through, and an infinity is one of them
     return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
+def _summed(x: Tensor, residual: Tensor | None, scale: float) -> Iterator[Tensor]:
+    if residual is None:
+        return _pieces(x)
+    pairs = zip(_pieces(x), _pieces(residual), strict=True)
+    return (memory + scale * piece.float() for piece, memory in pairs)
 
 
 def _pieces(x: Tensor) -> Iterator[Tensor]:

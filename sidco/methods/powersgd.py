@@ -45,7 +45,9 @@ class PowerSGD(Method[PowerState]):
             tuple(torch.randn(m, self._rank(n, m), generator=generator).to(x.device) for n, m in shapes),
         )
 
-    def aggregate(self, grads: Sequence[Tensor], state: PowerState, *, scale: float = 1.0) -> Dialogue[PowerState]:
+    def aggregate(
+        self, grads: Sequence[Tensor], state: PowerState, *, scale: float = 1.0, out: Tensor | None = None
+    ) -> Dialogue[PowerState]:
         pays = [self._pays(grad.shape) for grad in grads]
         whole = [grad.float().reshape(-1) * scale for grad, yes in zip(grads, pays, strict=True) if not yes]
         compressed = [grad for grad, yes in zip(grads, pays, strict=True) if yes]
@@ -63,7 +65,7 @@ class PowerSGD(Method[PowerState]):
         residuals = tuple(matrix.sub_(done) for matrix, done in zip(matrices, applied, strict=True))
         sources = (iter(whole), iter(applied))
         mean = [next(sources[yes]).reshape(-1) for yes in pays]
-        return torch.cat(mean), PowerState(residuals, tuple(rights))
+        return torch.cat(mean, out=out), PowerState(residuals, tuple(rights))
 
     def _pays(self, shape: torch.Size) -> bool:
         if len(shape) < 2:

@@ -1,0 +1,88 @@
+"""How a run trains, read from its configuration: what two runs must share to be compared, and what each row states."""
+
+import math
+from typing import Any
+
+from experiments.build import scientific
+
+COMPRESSION = ("method", "plan", "seed")  # what two jobs that may be compared differ in
+OF_MEMORY = ("step_space", "local_clip")  # switches of training that say how a compressor is used, not what is trained
+MEMORIES = {
+    "ErrorFeedback": "gradient space",
+    "MomentumCorrection": "momentum correction",
+    "PowerSGD": "PowerSGD's own",
+}
+SAID = {"gradient space": "EF in gradient space", "step space": "EF in step space", "none": "no memory"}
+PARTS = ("memory", "momentum", "weight_decay", "learning_rate")
+
+
+def recipe(config: dict[str, Any]) -> dict[str, Any]:
+    """Where momentum is applied, weight decay, and what the compressor does with what it did not send.
+
+    `after`: the optimizer's momentum, of the mean that arrives; `before`: of each worker's own gradient, and what is
+    sent comes of it (momentum correction). A key that an older configuration lacks is off.
+    """
+    classes = {node["_target_"].rsplit(".", 1)[-1]: node for node in _nodes(config["method"])}
+    memory = next((MEMORIES[name] for name in classes if name in MEMORIES), "none")
+    if memory == "gradient space" and config["training"].get("step_space"):
+        memory = "step space"
+    value, nesterov, where = _momentum(config)
+    applied = f"{value:g}{' nesterov' if nesterov else ''} {where}" if value else "none"
+    return {
+        "momentum": applied,
+        "weight_decay": float(_optimizer(config).get("weight_decay") or 0),
+        "learning_rate": float(_optimizer(config).get("lr", math.nan)),
+        "memory": memory,
+    }
+
+
+def compared(config: dict[str, Any]) -> dict[str, Any]:
+    """What is trained: equal in runs that may be compared, so a dense run is a baseline of true DGC too.
+
+    Momentum counts by its size, wherever it is applied. What a compressor does with it is in `compression`.
+    """
+    kept = {key: value for key, value in scientific(config).items() if key not in COMPRESSION}
+    value, nesterov, _ = _momentum(config)
+    decay = _optimizer(config).get("weight_decay") or 0
+    kept["optimizer"] = {**_optimizer(config), "momentum": value, "nesterov": nesterov, "weight_decay": decay}
+    kept["training"] = {key: value for key, value in config["training"].items() if key not in OF_MEMORY}
+    return kept
+
+
+def compression(config: dict[str, Any]) -> dict[str, Any]:
+    """What is sent and how: rows that agree in this too differ in their seed only."""
+    switches = {key: True for key in OF_MEMORY if config["training"].get(key)}
+    return {"method": config["method"], "plan": config["plan"], **switches}
+
+
+def said(row: Any, part: str) -> str:
+    """A part of the recipe in a row of a table, for people."""
+    value = row[part]
+    if part == "memory":
+        return SAID.get(value) or str(value)
+    if part == "momentum":
+        return "no momentum" if value == "none" else f"momentum {value} compression"
+    if part == "learning_rate":
+        return f"learning rate {value:g}"
+    return f"weight decay {value:g}" if value else "no weight decay"
+
+
+def _optimizer(config: dict[str, Any]) -> dict[str, Any]:
+    return config.get("optimizer") or {}
+
+
+def _momentum(config: dict[str, Any]) -> tuple[float, bool, str]:
+    """Its size, whether it looks ahead, and where it is applied; both places at once are refused before a run."""
+    for node in _nodes(config["method"]):
+        if node["_target_"].endswith(".MomentumCorrection"):
+            return float(node["momentum"]), bool(node.get("nesterov")), "before"
+    optimizer = _optimizer(config)
+    return float(optimizer.get("momentum") or 0), bool(optimizer.get("nesterov")), "after"
+
+
+def _nodes(node: Any) -> list[dict[str, Any]]:
+    """Every description of an object inside `node`, outermost first."""
+    if not isinstance(node, dict):
+        return []
+    inner = [found for value in node.values() for found in _nodes(value)]
+    return [node, *inner] if "_target_" in node else inner
