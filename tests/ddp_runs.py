@@ -106,7 +106,7 @@ def train_virtually(run: Training) -> dict[str, torch.Tensor]:
 
 
 def methods(ratio: float = 0.05) -> dict[str, Method]:
-    """Every yaml's method, with the feedback its configuration gives it."""
+    """Every yaml's method, with the feedback its configuration gives it, and two whose messages are coded."""
     from hydra import compose, initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -115,10 +115,12 @@ def methods(ratio: float = 0.05) -> dict[str, Method]:
 
     conf, found = Path(__file__).resolve().parent.parent / "conf", {}
     with initialize_config_dir(str(conf), version_base="1.3"):
-        for path in sorted((conf / "compressor").glob("*.yaml")):
-            whole = compose("config", overrides=[f"compressor={path.stem}", f"ratio={ratio}"], return_hydra_config=True)
+        names = [path.stem for path in sorted((conf / "compressor").glob("*.yaml"))]
+        for name in (*names, "sidco_e wire=bf16", "topk wire=bf16_bitmap"):
+            words = [f"compressor={name.split()[0]}", *name.split()[1:], f"ratio={ratio}"]
+            whole = compose("config", overrides=words, return_hydra_config=True)
             HydraConfig.instance().set_config(whole)
             job = check(OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"]))
             if job["method"] is not None:
-                found[path.stem] = build(job["method"])
+                found[name] = build(job["method"])
     return found
