@@ -15,6 +15,8 @@ from sidco.view import Layout
 
 S = TypeVar("S")
 
+NOTHING = 255  # bytes of a message of fixed length from a rank that has none: its head, an int32, is then -1
+HEAD = [NOTHING] * 4
 SIZE_BYTES = 8  # one int64 a rank: the sizes exchanged before messages of unequal length
 OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -39,9 +41,9 @@ class Traffic:
         """A ring: each rank sends every chunk but its own twice around, 2 (W-1)/W n bytes."""
         self._add(nbytes, round(2 * (world_size - 1) / world_size * nbytes), coordinates)
 
-    def count_all_gather(self, nbytes: int, sent: int, coordinates: int, world_size: int) -> None:
-        """`sent`: the blocks this rank really sent, its own and those it passed on; the sizes came before them."""
-        self._add(nbytes, sent + (world_size - 1) * SIZE_BYTES, coordinates)
+    def count_all_gather(self, nbytes: int, sent: int, coordinates: int) -> None:
+        """`sent`: what this rank really sent, its own blocks and those it passed on, sizes included."""
+        self._add(nbytes, sent, coordinates)
 
     def _add(self, payload: int, sent: int, coordinates: int) -> None:
         self.payload_bytes += payload
@@ -98,20 +100,30 @@ class Ranks(Communicator):
         return buffer
 
     def _gather(self, request: AllGather) -> list[Tensor | None]:
-        """Sizes first, then every message as long as it is: gloo's own all-gather aborts on unequal ones."""
+        """Every message as long as it is: gloo's own all-gather aborts on unequal ones."""
         own, rank = request.buffer, dist.get_rank(self._group)
-        mine = torch.tensor([-1 if own is None else own.nbytes], dtype=torch.int64, device=self._device)
-        sizes = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(sizes, mine, group=self._group)
-        lengths = torch.cat(sizes).tolist()  # the one host synchronisation: a receiver must know how much comes
+        lengths = self._lengths(own) if request.nbytes is None else [request.nbytes] * self.world_size
         blocks = [torch.empty(max(0, length), dtype=torch.uint8, device=self._device) for length in lengths]
         if own is not None:
             blocks[rank] = own.view(torch.uint8)
+        elif request.nbytes is not None:
+            blocks[rank].fill_(NOTHING)
         sent = self._pad(blocks) if self._device.type == "cuda" else self._ring(blocks, rank)
-        self.traffic.count_all_gather(0 if own is None else own.nbytes, sent, request.count, self.world_size)
+        sizes = (self.world_size - 1) * SIZE_BYTES if request.nbytes is None else 0
+        self.traffic.count_all_gather(0 if own is None else own.nbytes, sent + sizes, request.count)
         if own is None:
             return [None] * self.world_size
+        if request.nbytes is not None:
+            heads = torch.stack([block[: len(HEAD)] for block in blocks]).tolist()  # where a GPU's host waits
+            lengths = [-1 if head == HEAD else length for head, length in zip(heads, lengths, strict=True)]
         return [block.view(own.dtype) if n >= 0 else None for block, n in zip(blocks, lengths, strict=True)]
+
+    def _lengths(self, own: Tensor | None) -> list[int]:
+        """Of every rank's message, in bytes; -1: it has none."""
+        mine = torch.tensor([-1 if own is None else own.nbytes], dtype=torch.int64, device=self._device)
+        sizes = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(sizes, mine, group=self._group)
+        return torch.cat(sizes).tolist()  # the host must wait: a receiver has to know how much comes
 
     def _ring(self, blocks: list[Tensor], rank: int) -> int:
         """Each rank passes on to the next what it had from the one before. Returns the bytes this rank sent.
@@ -223,7 +235,8 @@ def _answer_together(requests: list[Collective], traffic: Sequence[Traffic]) -> 
         sizes = [0 if buffer is None else buffer.nbytes for buffer in buffers]
         for rank, (meter, request) in enumerate(zip(traffic, gathers, strict=bool(traffic))):
             passed_on = sum(sizes) - sizes[(rank + 1) % world_size]  # on a ring, all but what the next one has itself
-            meter.count_all_gather(sizes[rank], passed_on, request.count, world_size)
+            heads = (world_size - 1) * SIZE_BYTES if request.nbytes is None else 0
+            meter.count_all_gather(sizes[rank], passed_on + heads, request.count)
         return [list(buffers) for _ in requests]
     reduces = [request for request in requests if isinstance(request, AllReduce)]
     op, total = reduces[0].op, reduces[0].buffer.clone()

@@ -32,10 +32,12 @@ class AllGather:
     """Answered with every rank's buffer, in rank order; sizes may differ, types may not.
 
     None says "I have nothing that may be sent": every rank finds a None in the answer and can act alike.
+    `nbytes`: of every rank's buffer, where all know it. Such buffers begin with an int32 that is not negative.
     """
 
     buffer: Tensor | None
     count: int
+    nbytes: int | None = None
 
 
 Collective = AllReduce | AllGather
@@ -109,7 +111,8 @@ class Gathered(Method[S]):
                     "the averaged gradient is not finite: it overflowed on the wire, or a rank's was not"
                 )
             return mean_of([payload.received(mean)], out=x), state
-        buffers = yield AllGather(payload.pack(), payload.count)
+        message = payload.pack()
+        buffers = yield AllGather(message, payload.count, message.nbytes if payload.fixed else None)
         silent = [rank for rank, buffer in enumerate(buffers) if buffer is None]
         if silent:
             raise NonFiniteGradient(f"the gradient of rank {silent[0]} is not finite: see its log for the tensor")
@@ -122,7 +125,7 @@ class Gathered(Method[S]):
         if probe.summable:
             yield AllReduce(probe.pack().fill_(torch.nan), 0, "mean")
         else:
-            yield AllGather(None, 0)
+            yield AllGather(None, 0, probe.pack().nbytes if probe.fixed else None)
         bad = tuple(i for i, grad in enumerate(grads) if not reference.finite(grad))
         raise NonFiniteGradient("the gradient is not finite on this rank", bad)
 

@@ -17,6 +17,8 @@ class Payload(ABC):
     """A message standing for a dense vector of `numel` values; `unpack(pack())` gives it back bit for bit."""
 
     summable: ClassVar[bool]  # may packed buffers be added on the wire, that is by an all-reduce?
+    # are all ranks' buffers equally long, and begin with an int32 >= 0? Then no sizes are exchanged before them
+    fixed: ClassVar[bool] = False
 
     @property
     @abstractmethod

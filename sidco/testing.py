@@ -18,7 +18,7 @@ from torch import Tensor
 from sidco.comm import Traffic, lockstep
 from sidco.compressor import Compressor, Thresholder, target_count
 from sidco.feedback import ErrorFeedback
-from sidco.method import Gathered, Method, NonFiniteGradient
+from sidco.method import AllGather, Gathered, Method, NonFiniteGradient
 from sidco.payload import Dense, Payload, Shared, Sparse, mean_of
 from sidco.vectors import edge_vectors, samples
 from sidco.view import Layout, VectorView, View
@@ -178,7 +178,7 @@ def stops_at_nan(compressor: Compressor[Any]) -> None:
         answers: list[Any] = [d.send(None) for d in dialogues]
         shared = [request.buffer for request in answers]
         for dialogue in dialogues:
-            reply = shared if any(b is None for b in shared) else shared[0] + shared[1]
+            reply = shared if isinstance(answers[0], AllGather) else shared[0] + shared[1]
             try:
                 dialogue.send(reply)
             except NonFiniteGradient:

@@ -106,7 +106,7 @@ def train_virtually(run: Training) -> dict[str, torch.Tensor]:
 
 
 def methods(ratio: float = 0.05) -> dict[str, Method]:
-    """Every yaml's method, with the feedback its configuration gives it, and two whose messages are coded."""
+    """Every yaml's method, with the feedback its configuration gives it, and some whose messages are coded."""
     from hydra import compose, initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -116,7 +116,7 @@ def methods(ratio: float = 0.05) -> dict[str, Method]:
     conf, found = Path(__file__).resolve().parent.parent / "conf", {}
     with initialize_config_dir(str(conf), version_base="1.3"):
         names = [path.stem for path in sorted((conf / "compressor").glob("*.yaml"))]
-        for name in (*names, "sidco_e wire=bf16", "topk wire=bf16_bitmap"):
+        for name in (*names, "sidco_e wire=bf16", "topk wire=bf16_bitmap", "sidco_e wire=fixed"):
             words = [f"compressor={name.split()[0]}", *name.split()[1:], f"ratio={ratio}"]
             whole = compose("config", overrides=words, return_hydra_config=True)
             HydraConfig.instance().set_config(whole)
