@@ -86,6 +86,10 @@ def gathers(rank: int, groups: Groups) -> dict:
         found[name] = comm.answer(AllGather(buffer, 0))
         found[f"{name} bytes"] = comm.traffic.minus(before).sent_bytes
     found["silent"] = comm.answer(AllGather(None if rank == 1 else torch.ones(2), 0))
+    before, message = comm.traffic.copy(), torch.tensor([3, rank], dtype=torch.int32)
+    found["fixed"] = comm.answer(AllGather(message, 0, message.nbytes))
+    found["fixed bytes"] = comm.traffic.minus(before).sent_bytes
+    found["fixed silent"] = comm.answer(AllGather(None if rank == 1 else message, 0, message.nbytes))
     # case 19: the sum is no float16, the mean is
     found["half"] = comm.answer(AllReduce(torch.full((5,), 2.0**15, dtype=torch.float16), 5, "mean"))
     return found

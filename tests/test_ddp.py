@@ -106,6 +106,14 @@ def test_messages_of_unequal_length_arrive_whole(ranks):
         assert [block is None for block in found["silent"]] == [rank == 1, True, rank == 1]
 
 
+def test_messages_of_fixed_length_need_no_sizes(ranks):
+    for rank in range(3):
+        found = ranks[rank]["gathers/3"]
+        assert [block.tolist() for block in found["fixed"]] == [[3, 0], [3, 1], [3, 2]]
+        assert found["fixed bytes"] == 2 * 8
+        assert [block is None for block in found["fixed silent"]] == [rank == 1, True, rank == 1]
+
+
 @pytest.mark.case(19)
 def test_half_precision_divides_before_it_sums(ranks):
     for rank in range(3):
