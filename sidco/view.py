@@ -11,7 +11,7 @@ from torch import Tensor
 from sidco import kernels
 
 SAMPLE = 1 << 17  # floats of a sample: half a MiB, and a standard error of a twelfth of a count at a ratio of 0.001
-LONG = 32 * SAMPLE  # floats from which a sample is worth its error: 4 million
+LONG = 8 * SAMPLE  # floats from which a sample is worth its error: a million
 
 Layout = tuple[tuple[str, torch.Size], ...]
 """The named tensors that lie one after the other inside a flat vector."""

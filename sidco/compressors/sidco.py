@@ -53,7 +53,7 @@ class Sidco(Thresholder[SidcoState]):
     tail: Fit
     rule: Rule = "trend"
     stages: int | None = None
-    sampled: bool = True  # on vectors of 4 million values or more, fit to a sample of 2^17
+    sampled: bool = True  # on vectors of a million values or more, fit to a sample of 2^17
 
     def __post_init__(self) -> None:
         check_ratio(self.ratio)
