@@ -114,7 +114,9 @@ def test_a_hostfile_starts_the_command_on_every_host(tmp_path):
     (tmp_path / "hosts").write_text("# the lab\none slots=1\n\ntwo\n")
     (tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$1"\n')  # an ssh that stays here
     (tmp_path / "ssh").chmod(0o755)
-    show = "import os; print(*(os.environ[n] for n in ('SIDCO_NODES', 'SIDCO_NODE_RANK', 'SIDCO_SWEEP')), 'a b')"
+    names = ("SIDCO_NODES", "SIDCO_NODE_RANK", "SIDCO_SWEEP")
+    # one write a host: print makes several where Python is unbuffered, and hosts share the terminal
+    show = f"import os; os.write(1, (' '.join(os.environ[n] for n in {names}) + ' a b\\n').encode())"
     done = subprocess.run(
         [str(ROOT / "scripts" / "on_hosts.sh"), "hosts", sys.executable, "-c", show],
         cwd=tmp_path,
