@@ -41,9 +41,7 @@ class Training:
     valid_batches: int = 5  # of the validation set, for a quality beside the speed; 0: none
     evaluate_every: int | None = None  # steps; the quality on the way is kept, its seconds are not counted
     target: float | None = None  # of the task's metric: the time it takes to get there is a column of its own
-    step_space: bool = (
-        False  # memories (error feedback) hold learning rate * gradient, so they outlive a change of rate
-    )
+    step_space: bool = False  # memories hold learning rate * gradient, so they outlive a change of the rate
     autocast: bool = False  # bfloat16 where torch's autocast thinks fit
     channels_last: bool = False
     capture_steps: Any = "${capture.steps}"  # set there
