@@ -103,6 +103,7 @@ class Trainer:
             "metric": self.task.metric,
             "metric_value": quality,
             **self.to_target(),
+            "host_reads": self.workers.host_reads(),
             "replicas_agree": agree,
             "weights_sha256": weights,
             "compute_only_ms": 1e3 * sorted(compute)[len(compute) // 2] if compute else None,

@@ -26,7 +26,14 @@ Frame = (
 )
 Z90 = 1.645  # two-sided 90 % of the normal distribution
 PARTS = ("forward_backward", "compress", "exchange", "mean", "exposed", "optimizer")  # of a step
-OPTIONAL = ("compute_only_ms", "metric_value", "target", "seconds_to_target", "steps_to_target")  # null: NaN
+OPTIONAL = (
+    "compute_only_ms",
+    "host_reads",
+    "metric_value",
+    "target",
+    "seconds_to_target",
+    "steps_to_target",
+)  # null: NaN
 SPEEDS = ("units_per_second", "seconds_to_target", "train_seconds")  # beside all milliseconds
 SETTING = (
     "hardware",

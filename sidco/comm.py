@@ -114,7 +114,9 @@ class Ranks(Communicator):
         if own is None:
             return [None] * self.world_size
         if request.nbytes is not None:
-            heads = torch.stack([block[: len(HEAD)] for block in blocks]).tolist()  # where a GPU's host waits
+            heads = (
+                torch.stack([block[: len(HEAD)] for block in blocks]).to("cpu", copy=True).tolist()
+            )  # the host waits
             lengths = [-1 if head == HEAD else length for head, length in zip(heads, lengths, strict=True)]
         return [block.view(own.dtype) if n >= 0 else None for block, n in zip(blocks, lengths, strict=True)]
 
@@ -123,7 +125,9 @@ class Ranks(Communicator):
         mine = torch.tensor([-1 if own is None else own.nbytes], dtype=torch.int64, device=self._device)
         sizes = [torch.empty_like(mine) for _ in range(self.world_size)]
         dist.all_gather(sizes, mine, group=self._group)
-        return torch.cat(sizes).tolist()  # the host must wait: a receiver has to know how much comes
+        return (
+            torch.cat(sizes).to("cpu", copy=True).tolist()
+        )  # the host must wait: a receiver has to know how much comes
 
     def _ring(self, blocks: list[Tensor], rank: int) -> int:
         """Each rank passes on to the next what it had from the one before. Returns the bytes this rank sent.

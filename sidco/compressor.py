@@ -95,8 +95,8 @@ class Thresholder(Compressor[S]):
 
 
 def _largest(x: Tensor) -> Sparse:
-    """The largest coordinate of x (n,), or none if it is zero."""
-    ends = torch.stack([x.argmin(), x.argmax()])  # no copy of |x|, and no sort: this may be all of a large model
+    """The largest coordinate of x (n,), the first of equal ones, or none if it is zero."""
+    ends = torch.stack([x.argmin(), x.argmax()]).sort().values  # no copy of |x|: this may be all of a large model
     place = ends[x[ends].abs().argmax()].view(1)
     indices = place[x[place] != 0]
     return Sparse.of(x[indices], indices, x.numel())

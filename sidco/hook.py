@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from sidco.comm import Cost, Ranks, Traffic, agree, drive
 from sidco.method import Method, NonFiniteGradient
 from sidco.plan import Group, Plan, WholeModel
+from sidco.reads import HostReads
 from sidco.state import plain, restored
 from sidco.view import Layout
 
@@ -92,6 +94,7 @@ class Attachment:
         self._buffers: dict[str, Tensor] = {}  # one a group, kept: pages fresh from the system are dear
         self._open: dict[str, _Reduction] = {}
         self._cost = Cost()
+        self._reads = HostReads()
         self._last_delivery = 0.0
         self._queue: queue.SimpleQueue[_Reduction | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
@@ -111,6 +114,10 @@ class Attachment:
         """Seconds spent since the last call, and the moment (`time.perf_counter`) the last gradient arrived."""
         cost, self._cost = self._cost, Cost()
         return cost, self._last_delivery
+
+    def host_reads(self) -> int:
+        """In the first exchange of each group since `attach`: how often the host had to wait for what it reads."""
+        return self._reads.count
 
     def report(self) -> dict[str, float]:
         """The method's own columns, averaged over groups."""
@@ -190,12 +197,15 @@ class Attachment:
         group, layout = reduction.group, reduction.group.layout
         grads = [reduction.grads[name] for name, _ in layout]
         scale = self.scale
+        first_time = nullcontext()  # counting slows a step down a little, and once tells it
         if group.name not in self._buffers:
             self._buffers[group.name] = torch.empty(group.numel, device=self._device)
+            first_time = self._reads
         out = self._buffers[group.name]
         dialogue = self._method.aggregate(grads, self._states[group.name], scale=scale, out=out)
         try:
-            mean, self._states[group.name], cost = drive(dialogue, self._comm, self._settle)
+            with first_time:
+                mean, self._states[group.name], cost = drive(dialogue, self._comm, self._settle)
         except NonFiniteGradient as error:
             raise error.named([name for name, _ in layout]) from None
         start = time.perf_counter()

@@ -104,5 +104,5 @@ class VectorView:
         """
         if self.numel < LONG or self.x.device.type != "cpu":
             return 0
-        hits = int((self._sampled > threshold).sum())
+        hits = kernels.of(self._sampled).moments(self._sampled, threshold, frozenset())[0].item()
         return int((hits + 4 * hits**0.5) * self.numel / SAMPLE)

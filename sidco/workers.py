@@ -51,6 +51,10 @@ class Workers(Protocol):
         """The method's own columns."""
         ...
 
+    def host_reads(self) -> int | None:
+        """Of this rank in a step's exchange: on a GPU the host waits each time. None: it was not counted."""
+        ...
+
     def no_exchange(self) -> AbstractContextManager[Any]:
         """Inside it, gradients stay where they are."""
         ...
@@ -103,6 +107,9 @@ class DDPWorkers(Workers):
 
     def report(self) -> dict[str, float]:
         return {} if self._attachment is None else self._attachment.report()
+
+    def host_reads(self) -> int | None:
+        return None if self._attachment is None else self._attachment.host_reads()
 
     def no_exchange(self) -> AbstractContextManager[Any]:
         return self._ddp.no_sync()
@@ -184,6 +191,9 @@ class VirtualWorkers(Workers):
         """Of worker 0, averaged over groups."""
         reports = [self._method.report(states[0]) for states in self._states.values()]
         return {key: sum(r[key] for r in reports) / len(reports) for key in reports[0]}
+
+    def host_reads(self) -> int | None:
+        return None
 
     def no_exchange(self) -> AbstractContextManager[Any]:
         return nullcontext()

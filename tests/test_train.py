@@ -90,6 +90,7 @@ def test_a_job_leaves_one_folder_with_all_its_records(tmp_path):
         assert parts == pytest.approx(step["step_ms"], rel=1e-3), "times that are kept apart add up"
         assert step["compress_ms"] + step["exchange_ms"] + step["mean_ms"] <= step["exposed_ms"]
     assert summary["replicas_agree"] is True
+    assert summary["host_reads"] >= 3, "is the gradient finite, how many exceed the threshold, how much comes"
     assert (folder / "logs" / "node0.log").exists()
 
     status, said = train(tmp_path, "benchmark=resnet20_digits", "ratio=0.01")

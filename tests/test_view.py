@@ -12,6 +12,7 @@ from sidco.compressors.sidco import Sidco
 from sidco.compressors.topk import TopK
 from sidco.compressors.topk_histogram import HistogramTopK
 from sidco.fits import Exponential, Gamma, Pareto
+from sidco.kernels import reference
 from sidco.testing import dense_of
 from sidco.vectors import samples
 from sidco.view import VectorView
@@ -82,3 +83,14 @@ def test_sampled_sums_are_scaled_to_the_whole(monkeypatch):
     assert found.maximum.item() == 0.25
     exact = VectorView(x[:1000]).moments(sampled=True)
     assert exact.count.item() == 1000, "a short vector is not sampled"
+
+
+@pytest.mark.case(36)
+@pytest.mark.parametrize("most", [64, 1000, 4096])
+def test_a_vector_too_long_for_one_topk_is_searched_in_chunks(most):
+    x = samples(4096, 5)["laplace"]
+    for k in (1, 100, 2000):
+        values, indices = reference.largest(x, k, most)
+        expected, places = reference.largest(x, k)
+        assert torch.equal(indices, places)
+        assert torch.equal(values, expected)

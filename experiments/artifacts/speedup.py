@@ -29,7 +29,16 @@ FIRST = [
     "code_fingerprint", "where", "momentum", "weight_decay", "learning_rate", "memory", "target",
     "higher_is_better",
 ]  # fmt: skip
-MEANS = ["loss_last", "metric_value", "density", "step_ms", "compute_only_ms", "exposed_comm_ms", "stages_last"]
+MEANS = [
+    "loss_last",
+    "metric_value",
+    "density",
+    "step_ms",
+    "compute_only_ms",
+    "exposed_comm_ms",
+    "stages_last",
+    "host_reads",
+]
 
 
 def draw(runs: Frame) -> pd.DataFrame:

@@ -27,6 +27,8 @@ LIMITS = """\
 - Not another machine: no GPU unless the hardware says so, and ranks that share one machine's cores.
 - Not all ranks: times and bytes are those of rank 0, which waits for the slowest within its exchange.
 - Not latency: bandwidth is emulated, latency is not. Many small messages would cost more on a real network.
+- Not free on a GPU: "host reads" counts how often the exchange of one step reads what a device computes. On a GPU
+  the host waits each time; on a CPU, as here unless the hardware says otherwise, it costs nothing.
 - Not certainty: ± of k̂/k is the normal 90 % interval 1.645 s/√n over steps, as if steps were independent;
   ± of a speed-up is the standard deviation between seeds, around a geometric mean. One seed has none, and says so."""
 TIMES = {
@@ -93,7 +95,11 @@ def tables(rows: Frame) -> dict[str, pd.DataFrame]:
     split = {label: column(rows, part, "{:.1f}") for label, part in TIMES.items()}
     return {
         "Speed and quality": _speed(rows, name),
-        "Where a step's time goes (ms, medians)": pd.DataFrame({**name, **split, "origin": rows["origin"]}),
+        "Where a step's time goes (ms, medians)": without_empty(
+            pd.DataFrame(
+                {**name, **split, "host reads": column(rows, "host_reads", "{:.0f}"), "origin": rows["origin"]}
+            )
+        ),
     }
 
 

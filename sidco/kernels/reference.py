@@ -13,6 +13,7 @@ PIECE = 1 << 16  # floats in flight: 256 KiB, a piece and its scratch fit a core
 ROW = 1 << 10  # floats summed by one thread, in one order
 FRACTION_BITS = 15  # lower bits of a float32 that a histogram does not look at
 WIDTH = 64  # floats of one block of a sample: four cache lines
+TOPK_MOST = 2**31 - 1  # values that torch.topk is asked about at once
 
 
 def moments(
@@ -100,9 +101,20 @@ def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> 
     out.index_add_(0, indices, values.to(out.dtype), alpha=alpha)
 
 
-def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """(values, ascending int64 indices) of the k largest magnitudes, by torch.topk."""
-    indices = x.abs().topk(k, sorted=False).indices.sort().values
+def largest(x: Tensor, k: int, most: int = TOPK_MOST) -> tuple[Tensor, Tensor]:
+    """(values, ascending int64 indices) of the k largest magnitudes, by torch.topk.
+
+    Of more than `most` values at once torch.topk has given indices out of range on GPUs, so they are asked for chunk
+    by chunk, and the largest of those answer.
+    """
+    if x.numel() <= most:
+        indices = x.abs().topk(k, sorted=False).indices
+    else:
+        chunks = [largest(chunk, min(k, chunk.numel()), most) for chunk in x.split(most)]
+        places = torch.cat([found + start * most for start, (_, found) in enumerate(chunks)])
+        candidates = torch.cat([values for values, _ in chunks])
+        indices = places[candidates.abs().topk(k, sorted=False).indices]
+    indices = indices.sort().values
     return x[indices], indices
 
 
