@@ -6,7 +6,9 @@ from experiments.bench.vectors import HUGE, Vector, randn
 
 RATIOS = (0.1, 0.01, 0.001)
 RESNET50 = 25_557_032
-COMPARED = ("topk", "sidco_e", "sidco_gp", "sidco_p", "dgc", "redsync", "gaussiank")  # where memory is short
+COMPARED = (  # where memory is short
+    "topk", "sidco_e", "sidco_e_exact", "sidco_gp", "sidco_p", "dgc", "redsync", "gaussiank",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
