@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup: $(INSTALLED) ## .venv with the pinned dependencies
 
@@ -23,6 +23,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 reproduce-table: $(INSTALLED) ## the speed-up table of PROFILE (quick | real | smoke): runs what is missing, resumes; COMPRESSORS=none,topk,… for fewer
 	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) $(if $(COMPRESSORS),compressor=$(COMPRESSORS)) || status=$$?; \
 	$(BIN)/python -m experiments.report outputs/$(PROFILE) && exit $$status
+
+artifact-%: $(INSTALLED) ## one table or figure of the paper, as `make artifact-speedup`: its sweep in PROFILE, then its part of the report
+	@status=0; grid=$$($(BIN)/python -m experiments.report --grid $*) || exit; \
+	$(BIN)/python -m experiments.train -m experiment=$$grid profile=$(PROFILE) || status=$$?; \
+	$(BIN)/python -m experiments.report outputs/$(PROFILE) --only $* && exit $$status
 
 report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, from its files
 	$(BIN)/python -m experiments.report outputs/$(PROFILE)

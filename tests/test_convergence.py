@@ -100,7 +100,7 @@ def test_seeds_have_a_mean_and_a_spread_and_are_compared_one_by_one(job, folder)
         job("none", seed=seed, quality=(1, 2, dense))
         job("topk", seed=seed, ratio=0.1, quality=(1, 51, ours))
     job("topk", seed=3, ratio=0.01, quality=(1, 2, 3))
-    table = report.write(folder)["convergence"]
+    table = report.write(folder)["convergence"].table
     many, alone = table[table["ratio"] == 0.1].iloc[0], table[table["ratio"] == 0.01].iloc[0]
     assert (many["final"], many["gap_to_dense"]) == (60.5, -1.5)
     assert many["final_sd"] == pytest.approx(math.sqrt(12.5))
@@ -116,8 +116,8 @@ def test_ranks_that_were_evaluated_are_in_both_parts(job, sweep, folder):
     write_job(folder, "none", [100] * 4, task="Classification", every=2, quality=(10, 20))
     tables = report.write(folder)
     assert list(tables) == ["speedup", "convergence"]
-    assert list(tables["speedup"]["network"]) == ["shaped"]
-    assert sorted(tables["convergence"]["network"]) == ["shaped", "virtual", "virtual", "virtual"]
+    assert list(tables["speedup"].table["network"]) == ["shaped"]
+    assert sorted(tables["convergence"].table["network"]) == ["shaped", "virtual", "virtual", "virtual"]
     text = (folder / "REPORT.md").read_text()
     assert text.index("## Speed") < text.index("## Convergence") < text.index("## Jobs without a result")
     lines = pd.read_csv(folder / "tables" / "convergence_curves.csv")
