@@ -18,6 +18,10 @@ from rich.table import Column, Table
 
 from experiments.artifacts import Artifact, Part, Verdict
 from experiments.artifacts.convergence import CONVERGENCE
+from experiments.artifacts.distribution import DISTRIBUTION
+from experiments.artifacts.gaussiank import GAUSSIANK
+from experiments.artifacts.microbench import MICROBENCH
+from experiments.artifacts.power_law import POWER_LAW
 from experiments.artifacts.speedup import SPEEDUP
 from experiments.build import digest
 from experiments.progress import plain_console
@@ -28,6 +32,10 @@ from experiments.wandb_sink import log_report
 ARTIFACTS: tuple[Artifact, ...] = (
     SPEEDUP,
     CONVERGENCE,
+    DISTRIBUTION,
+    POWER_LAW,
+    GAUSSIANK,
+    MICROBENCH,
 )
 
 

@@ -94,7 +94,8 @@ def _long(row: Any) -> str:
 
 
 def _select(runs: Frame) -> Frame:
-    return runs[(runs["network"] == "virtual") | (runs["points"] > 0)]
+    evaluated = runs["metric_value"].notna()  # runs for gradients or for speed alone need not be
+    return runs[((runs["network"] == "virtual") | (runs["points"] > 0)) & evaluated]
 
 
 CONVERGENCE = CellTable(
