@@ -1,79 +1,92 @@
 """The report of a folder of runs: `python -m experiments.report outputs/quick`.
 
-Writes REPORT.md, runs.csv (every row), tables/ and figures/ there, all anew, and prints the tables.
+Writes REPORT.md, runs.csv (every row), tables/ and figures/ there, all anew, and prints the tables. With `--only NAME`
+one artifact's files are written, and REPORT_NAME.md in place of REPORT.md. `--grid NAME` prints which grid of
+conf/experiment fills an artifact.
 """
 
 import argparse
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from experiments.artifacts import Artifact
+from experiments.artifacts import Artifact, Part, Verdict
 from experiments.artifacts.convergence import CONVERGENCE
-from experiments.artifacts.remarks import grouped_training
+from experiments.artifacts.distribution import DISTRIBUTION
+from experiments.artifacts.gaussiank import GAUSSIANK
+from experiments.artifacts.microbench import MICROBENCH
+from experiments.artifacts.power_law import POWER_LAW
 from experiments.artifacts.speedup import SPEEDUP
 from experiments.build import digest
-from experiments.curves import curves
 from experiments.progress import plain_console
 from experiments.results import Frame, newest_code, read, states
-from experiments.text import bullets, markdown, several
+from experiments.text import bullets, several
 from experiments.wandb_sink import log_report
 
-ARTIFACTS = (SPEEDUP, CONVERGENCE)
+ARTIFACTS: tuple[Artifact, ...] = (
+    SPEEDUP,
+    CONVERGENCE,
+    DISTRIBUTION,
+    POWER_LAW,
+    GAUSSIANK,
+    MICROBENCH,
+)
 
 
 class NothingFinished(RuntimeError):
     """There is no row to report."""
 
 
-def write(folder: Path) -> dict[str, pd.DataFrame]:
-    """Write all files of the report of `folder`; the table of each artifact that has rows of the newest code."""
+def write(folder: Path, only: str | None = None) -> dict[str, Part]:
+    """Write all files of the report of `folder`; by name, the artifacts that have something there to say.
+
+    Of rows of the newest code. With `only`, the name of one: its files, and REPORT_NAME.md; REPORT.md stays as it is.
+    """
     runs, jobs = read(folder), states(folder)
+    artifacts = [artifact for artifact in ARTIFACTS if only in (None, artifact.name)]
     if runs.empty:
         counts = ", ".join(f"{n} {state}" for state, n in jobs["state"].value_counts().items()) or "no job at all"
         raise NothingFinished(
             f"{folder}: expected at least one finished job below jobs/, got {counts}; "
-            f"run `python -m experiments.train -m experiment={SPEEDUP.experiment} profile=quick`"
+            f"run `python -m experiments.train -m experiment={artifacts[0].experiment} profile=quick`"
         )
     rows = newest_code(runs)
-    for part in ("tables", "figures"):
-        shutil.rmtree(folder / part, ignore_errors=True)
-        (folder / part).mkdir()
+    for name in ("tables", "figures"):
+        if not only:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).mkdir(exist_ok=True)
     runs.to_csv(folder / "runs.csv", index=False)
-    tables, parts = {}, []
-    for artifact in ARTIFACTS:
-        chosen = artifact.select(rows)
-        if len(chosen):
-            tables[artifact.name], part = _part(artifact, chosen, folder)
-            parts.append(part)
+    found = {artifact.name: (artifact, artifact.part(rows, folder)) for artifact in artifacts}
+    parts = {name: part for name, (_, part) in found.items() if part}
+    for name, part in parts.items():
+        part.table.to_csv(folder / "tables" / f"{name}.csv", index=False)
+        _text(folder / "tables" / f"{name}.md", [part.body])
     title = f"# Report of {folder.resolve().name}"
-    _text(folder / "REPORT.md", [title, _facts(rows, len(runs) - len(rows)), *parts, _unfinished(jobs)])
-    return tables
+    texts = [_part(artifact, part) for artifact, part in found.values() if part]
+    empty = _empty(folder, [name for name in found if name not in parts])
+    _text(folder / _file(only), [title, _facts(rows, len(runs) - len(rows)), *texts, empty, _unfinished(jobs)])
+    return parts
 
 
-def _part(artifact: Artifact, rows: Frame, folder: Path) -> tuple[pd.DataFrame, str]:
-    """An artifact's files, its table and its part of the report."""
-    table, lines = artifact.draw(rows), curves(folder, rows if artifact.curves else rows[:0])
-    table.to_csv(folder / "tables" / f"{artifact.name}.csv", index=False)
-    if artifact.curves:
-        lines.to_csv(folder / "tables" / f"{artifact.name}_curves.csv", index=False)
-    pictures = artifact.figures(table, lines, folder / "figures")
-    shown = _tables(artifact, table)
-    _text(folder / "tables" / f"{artifact.name}.md", [shown])
-    warning = artifact.warning(table)
-    part = [
-        f"## {artifact.title}", f"Source: {artifact.source}.", warning and f"> **{warning}**", artifact.facts(rows),
-        shown, *[f"![{path.stem}](figures/{path.name})" for path in pictures], _claims(artifact, table),
-        artifact.headline and f"### The paper's headline numbers\n\n{artifact.headline(table)}",
-        f"### What these numbers are not\n\n{artifact.limits}",
+def _file(only: str | None) -> str:
+    return f"REPORT_{only}.md" if only else "REPORT.md"
+
+
+def _part(artifact: Artifact, part: Part) -> str:
+    """An artifact's part of the report."""
+    texts = [
+        f"## {artifact.title}", f"Source: {artifact.source}.", part.warning and f"> **{part.warning}**", part.body,
+        *[f"![{path.stem}](figures/{path.name})" for path in part.pictures], _claims(part.claims),
+        part.paper and f"### The paper's headline numbers\n\n{part.paper}",
+        f"### What these numbers are not\n\n{part.limits}",
     ]  # fmt: skip
-    return table, "\n\n".join(filter(None, part))
+    return "\n\n".join(filter(None, texts))
 
 
 def _text(path: Path, parts: list[str]) -> None:
@@ -93,22 +106,20 @@ def _facts(rows: Frame, older: int) -> str:
     })  # fmt: skip
 
 
-def _tables(artifact: Artifact, table: Frame) -> str:
-    parts = []
-    for _, rows in table.groupby("cell", sort=False):
-        parts.append(f"### {artifact.heading(rows)}")
-        parts += [f"{caption}:\n\n{markdown(text)}" for caption, text in artifact.tables(rows).items()]
-        parts.append("\n".join(f"- {note}" for note in artifact.notes(rows)))
-    return "\n\n".join(filter(None, [*parts, artifact.legend]))
-
-
-def _claims(artifact: Artifact, table: Frame) -> str:
-    lines = ["### Claims, tried on these rows", ""]
-    for sentence, judge in artifact.claims.items():
-        verdict = judge(table)
+def _claims(claims: Mapping[str, Verdict]) -> str:
+    lines = ["### Claims, tried on these rows", ""] if claims else []
+    for sentence, verdict in claims.items():
         lines.append(f"- **{verdict.state}**: {sentence} {verdict.tally}")
         lines += [f"    - {'yes' if cell.holds else 'NO'}: {cell.where}: {cell.figure}" for cell in verdict.cells]
     return "\n".join(lines)
+
+
+def _empty(folder: Path, names: list[str]) -> str:
+    """The artifacts that have nothing here: said, not left out."""
+    profile = folder.resolve().name
+    elsewhere = "" if profile == "quick" else f" PROFILE={profile}"
+    lines = [f"- {name}: no data here; `make artifact-{name}{elsewhere}` fills it" for name in names]
+    return "\n".join(["## Artifacts without data", "", *lines]) if lines else ""
 
 
 def _unfinished(jobs: Frame) -> str:
@@ -117,37 +128,49 @@ def _unfinished(jobs: Frame) -> str:
     return "\n".join(["## Jobs without a result", "", *(lines or ["none"])])
 
 
-def show(artifact: Artifact, table: Frame, console: Console) -> None:
+def show(part: Part, console: Console) -> None:
     """The tables of an artifact on a terminal of 120 columns."""
-    for _, rows in table.groupby("cell", sort=False):
-        text = artifact.terminal(rows)
+    for heading, text, notes in part.printed:
         heads = [Column(escape(name), no_wrap=" " not in name) for name in text]
-        printed = Table(*heads, title=escape(artifact.heading(rows)), box=box.SIMPLE_HEAD, collapse_padding=True)
+        printed = Table(*heads, title=escape(heading), box=box.SIMPLE_HEAD, collapse_padding=True)
         for cells in text.to_numpy().tolist():
             printed.add_row(*cells)
         console.print(printed)
-        for note in (*grouped_training(rows), *artifact.notes(rows)):
+        for note in notes:
             console.print(f"  {note}", markup=False, highlight=False)
-    console.print(artifact.warning(table), style="bold red", end="\n" if artifact.warning(table) else "")
+    console.print(part.warning, style="bold red", end="\n" if part.warning else "")
+
+
+def _arguments() -> argparse.Namespace:
+    names = [artifact.name for artifact in ARTIFACTS]
+    parser = argparse.ArgumentParser(description="Tables, figures and REPORT.md of a folder of runs.")
+    parser.add_argument("folder", type=Path, nargs="?", help="what `output` was, such as outputs/quick")
+    parser.add_argument("--only", choices=names, help="this artifact alone, and REPORT_NAME.md")
+    parser.add_argument("--grid", choices=names, help="print the grid that fills this artifact; no folder is read")
+    given = parser.parse_args()
+    if not (given.folder or given.grid):
+        parser.error("expected a folder of runs, such as outputs/quick")
+    return given
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Tables, figures and REPORT.md of a folder of runs.")
-    parser.add_argument("folder", type=Path, help="what `output` was, such as outputs/quick")
-    folder, console = parser.parse_args().folder, plain_console()
+    given, console = _arguments(), plain_console()
+    if given.grid:
+        print(next(artifact.experiment for artifact in ARTIFACTS if artifact.name == given.grid))
+        return
+    folder: Path = given.folder
     try:
-        tables = write(folder)
+        parts = write(folder, given.only)
     except NothingFinished as reason:
         sys.exit(str(reason))
-    for artifact in ARTIFACTS:
-        if artifact.name in tables:
-            show(artifact, tables[artifact.name], console)
+    for part in parts.values():
+        show(part, console)
+    tables = {name: part.table for name, part in parts.items()}
+    pictures = sorted(path for part in parts.values() for path in part.pictures)
     key = digest([table.to_csv() for table in tables.values()])
-    if list(folder.glob("jobs/*/wandb")) and log_report(
-        folder, key, tables, sorted((folder / "figures").glob("*.png"))
-    ):
+    if parts and list(folder.glob("jobs/*/wandb")) and log_report(folder, key, tables, pictures):
         console.print("the tables and the figures are in a wandb run of their own")
-    console.print(f"report: {folder / 'REPORT.md'}", soft_wrap=True)
+    console.print(f"report: {folder / _file(given.only)}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -287,7 +287,7 @@ def test_a_capture_is_the_first_workers_own_gradient_and_changes_nothing(tmp_pat
         workers = VirtualWorkers(model, Gathered(TopK(0.4)), WholeModel(), world_size=2, seed=1)
         losses = (model(torch.full((2,), float(worker))) for worker in (3, 5))
         if path:
-            with capturing(model, path):
+            with capturing(workers, path):
                 workers.backward(losses)
         else:
             workers.backward(losses)
@@ -308,7 +308,9 @@ def test_a_job_captures_what_rank_0_computed_and_the_bench_takes_it(tmp_path, co
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = tmp_path.glob("outputs/smoke/jobs/*/captures")
-    assert sorted(path.name for path in folder.iterdir()) == ["step0.npy", "step2.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == ["step0.npy", "step0_ef.npy", "step2.npy", "step2_ef.npy"]
+    assert np.array_equal(np.load(folder / "step0.npy"), np.load(folder / "step0_ef.npy")), "nothing is kept back yet"
+    assert not np.array_equal(np.load(folder / "step2.npy"), np.load(folder / "step2_ef.npy"))
     config = check(composed(*words))
     torch.manual_seed(config["seed"])
     model, task, size = build(config["model"]), build(config["task"]), config["training"]["batch_per_rank"]

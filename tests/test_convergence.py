@@ -100,7 +100,7 @@ def test_seeds_have_a_mean_and_a_spread_and_are_compared_one_by_one(job, folder)
         job("none", seed=seed, quality=(1, 2, dense))
         job("topk", seed=seed, ratio=0.1, quality=(1, 51, ours))
     job("topk", seed=3, ratio=0.01, quality=(1, 2, 3))
-    table = report.write(folder)["convergence"]
+    table = report.write(folder)["convergence"].table
     many, alone = table[table["ratio"] == 0.1].iloc[0], table[table["ratio"] == 0.01].iloc[0]
     assert (many["final"], many["gap_to_dense"]) == (60.5, -1.5)
     assert many["final_sd"] == pytest.approx(math.sqrt(12.5))
@@ -116,8 +116,8 @@ def test_ranks_that_were_evaluated_are_in_both_parts(job, sweep, folder):
     write_job(folder, "none", [100] * 4, task="Classification", every=2, quality=(10, 20))
     tables = report.write(folder)
     assert list(tables) == ["speedup", "convergence"]
-    assert list(tables["speedup"]["network"]) == ["shaped"]
-    assert sorted(tables["convergence"]["network"]) == ["shaped", "virtual", "virtual", "virtual"]
+    assert list(tables["speedup"].table["network"]) == ["shaped"]
+    assert sorted(tables["convergence"].table["network"]) == ["shaped", "virtual", "virtual", "virtual"]
     text = (folder / "REPORT.md").read_text()
     assert text.index("## Speed") < text.index("## Convergence") < text.index("## Jobs without a result")
     lines = pd.read_csv(folder / "tables" / "convergence_curves.csv")
@@ -150,3 +150,11 @@ def test_publish_copies_the_convergence_part(sweep, folder, tmp_path):
         "REPORT.md", "runs.csv", "convergence.csv", "convergence.md", "convergence_curves.csv", "convergence.png",
     }  # fmt: skip
     assert {"momentum", "weight_decay", "memory"} <= set(pd.read_csv(target / "tables" / "convergence.csv").columns)
+
+
+def test_a_run_without_an_evaluation_has_no_place_here(sweep, folder):
+    """Such as those that only keep gradients."""
+    write_job(
+        folder, "dgc", [777.0] * 6, ratio=0.01, network="virtual", **NO_LINK, summary={"metric_value": None}, seed=9
+    )
+    assert "dgc" not in set(report.write(folder)["convergence"].table["label"])

@@ -13,6 +13,7 @@ from experiments import report
 from experiments.artifacts import paper_numbers
 from experiments.artifacts.speedup import SPEEDUP, headline
 from experiments.publish import Refused, publish, without_paths
+from experiments.record import ROOT
 from experiments.results import newest_code, read, states
 
 
@@ -107,7 +108,7 @@ def test_without_its_baseline_a_speed_up_is_blank_and_says_why(job, folder):
     job("none", [100, 100, 100], seed=2)  # another seed is no baseline
     job("bf16", [80, 80, 80])
     job("topk", [50, 50, 50], ratio=0.01)
-    found = row(report.write(folder)["speedup"], "topk")
+    found = row(report.write(folder)["speedup"].table, "topk")
     assert math.isnan(found["speedup_over_fp32"])
     assert math.isnan(found["speedup_over_best_dense"])
     assert "no speed-up over fp32 for seed 1: dense fp32 (none) did not finish in this sweep" in found["note"]
@@ -133,7 +134,7 @@ def test_one_seed_is_flagged_and_three_have_a_geometric_mean_and_a_spread(job, f
         job("none", [100, 100, 100], seed=seed)
         job("topk", [ms] * 3, ratio=0.01, seed=seed)
     job("topk", [10, 10, 10], ratio=0.1)
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     many, one = table[table["ratio"] == 0.01].iloc[0], table[table["ratio"] == 0.1].iloc[0]
     assert many["speedup_over_fp32"] == pytest.approx(2)
     assert many["speedup_sd"] == pytest.approx(math.sqrt(7 / 3))  # of 2, 4, 1 around 7/3
@@ -147,7 +148,7 @@ def test_one_seed_is_flagged_and_three_have_a_geometric_mean_and_a_spread(job, f
 
 @pytest.mark.case(31)
 def test_quality_stands_beside_every_speed(sweep, folder):
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert list(table["loss_last"]) == [7.5] * 5
     heads = [line for line in (folder / "REPORT.md").read_text().splitlines() if "over fp32" in line and "|" in line]
     assert heads
@@ -162,7 +163,7 @@ def test_time_to_target_quality_over_time_and_throughput_are_three_columns(job, 
     job("none", [100] * 6, quality=(20, 40, 60), **goes)  # reached after 0.6 s, at its end
     job("topk", [50] * 6, ratio=0.1, quality=(20, 55, 66), **goes)  # after 0.2 s
     job("dgc", [25] * 6, ratio=0.1, quality=(20, 30, 48), **goes)  # never
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     topk, dgc = row(table, "topk"), row(table, "dgc")
     assert topk["speedup_over_fp32"] == pytest.approx(2)
     assert topk["target_over_fp32"] == pytest.approx(0.6 / 0.2)
@@ -182,7 +183,7 @@ def test_time_to_target_quality_over_time_and_throughput_are_three_columns(job, 
 def test_less_perplexity_is_more_quality(job, folder):
     job("none", [100] * 4, every=2, quality=(400, 200))
     job("topk", [100] * 4, every=2, quality=(400, 100), ratio=0.1)
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert row(table, "topk")["quality_over_fp32"] == pytest.approx(2)
     text = (folder / "REPORT.md").read_text()
     assert "time to" not in text.split("### What")[0]  # no target, no column
@@ -190,7 +191,7 @@ def test_less_perplexity_is_more_quality(job, folder):
 
 
 def test_without_evaluations_on_the_way_there_are_no_such_columns(sweep, folder):
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert table[["seconds_to_target", "target_over_fp32", "quality_over_fp32", "reached_target"]].isna().all(axis=None)
     tables = (folder / "REPORT.md").read_text().split("### What")[0]
     assert "quality / time" not in tables
@@ -203,7 +204,7 @@ def test_a_target_that_one_seed_or_dense_never_reached(job, folder):
         job("none", [100] * 2, seed=seed, quality=(20, 40), **goes)
         job("topk", [50] * 2, seed=seed, quality=(20, ends), ratio=0.1, **goes)
     job("dgc", [50] * 2, quality=(20, 60), ratio=0.1, **goes)
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert math.isnan(row(table, "topk")["seconds_to_target"])
     assert math.isnan(row(table, "dgc")["quality_over_fp32"])  # over 0
     text = (folder / "REPORT.md").read_text()
@@ -222,7 +223,7 @@ def test_true_dgc_has_the_dense_baseline_of_its_momentum_and_says_where_it_is(jo
         "dgc_full", [25] * 3, ratio=0.1, optimizer={**MOMENTUM, "momentum": 0.0}, feedback=correction,
         training={"local_clip": True},
     )  # fmt: skip
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert row(table, "dgc_full")["speedup_over_fp32"] == pytest.approx(4)
     assert table.set_index("label")[["momentum", "memory"]].to_numpy().tolist() == [
         ["0.9 after", "none"],
@@ -261,7 +262,7 @@ def test_training_that_all_rows_share_is_said_once(job, folder):
 def test_other_training_is_no_baseline_and_the_cells_are_told_apart(job, folder, other):
     job("none", [100] * 3, **{"optimizer": MOMENTUM, **other})
     job("topk", [50] * 3, ratio=0.1, optimizer=MOMENTUM)
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert math.isnan(row(table, "topk")["speedup_over_fp32"])
     assert table["where"].nunique() == 2
     ((name, _),) = next(iter(other.values())).items() - MOMENTUM.items()
@@ -271,8 +272,8 @@ def test_other_training_is_no_baseline_and_the_cells_are_told_apart(job, folder,
 def test_virtual_workers_have_no_speed(sweep, job, folder):
     path = job("topk", [5] * 3, ratio=0.5, network="virtual", **NO_LINK, seed=7)
     tables = report.write(folder)
-    assert 0.5 not in set(tables["speedup"]["ratio"])
-    assert list(tables["convergence"]["ratio"]) == [0.5]
+    assert 0.5 not in set(tables["speedup"].table["ratio"])
+    assert list(tables["convergence"].table["ratio"]) == [0.5]
     virtual = read(folder).set_index("job").loc[path.name]
     timed = [name for name in virtual.index if "_ms" in name or "second" in name]
     assert virtual[[name for name in timed if name not in ("job_seconds", "mean_ms")]].isna().all()
@@ -300,7 +301,7 @@ def test_jobs_without_a_result_are_listed_and_are_no_rows(sweep, job, folder):
 def test_only_the_newest_code_is_in_the_table(sweep, job, folder):
     job("none", [10, 10, 10], code_fingerprint="old", finished=0.5)
     assert set(newest_code(read(folder))["code_fingerprint"]) == {"new"}
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert row(table, "topk")["speedup_over_fp32"] == pytest.approx(2)
     assert "1 rows of older code are in runs.csv and left out here" in (folder / "REPORT.md").read_text()
     assert len(pd.read_csv(folder / "runs.csv")) == 6
@@ -314,7 +315,7 @@ def test_the_papers_numbers_are_marked_and_kept_apart(sweep, folder):
     assert set(side["origin"]) == {"paper"}
     assert set(side["page"]) == {"page not transcribed"}
     assert side["measured_max"].tolist() == pytest.approx([2.5, 1.25, 1.0])
-    table = report.write(folder)["speedup"]
+    table = report.write(folder)["speedup"].table
     assert set(table["origin"]) == {"measured"}
     assert not any(value in (folder / "tables" / "speedup.csv").read_text() for value in ("41.7", "7.6x"))
 
@@ -342,6 +343,36 @@ def test_a_report_replaces_the_one_before(sweep, folder):
     stale.touch()
     report.write(folder)
     assert sorted(path.name for path in (folder / "figures").iterdir()) == ["speedup.png", "step_time.png"]
+
+
+def test_an_artifact_without_data_says_what_fills_it(sweep, job, folder):
+    report.write(folder)
+    line = "- convergence: no data here; `make artifact-convergence` fills it"
+    assert line in (folder / "REPORT.md").read_text().splitlines()
+    folder.rename(folder.with_name("real"))
+    report.write(folder.with_name("real"))
+    assert "`make artifact-convergence PROFILE=real` fills it" in (folder.with_name("real") / "REPORT.md").read_text()
+
+
+def test_one_artifact_alone_leaves_the_whole_report_as_it_is(sweep, job, folder, monkeypatch):
+    report.write(folder)
+    before = (folder / "REPORT.md").read_text()
+    job("topk", [5] * 3, ratio=0.5, network="virtual", **NO_LINK, seed=7)
+    monkeypatch.setattr("sys.argv", ["report", str(folder), "--only", "convergence"])
+    report.main()
+    assert (folder / "REPORT.md").read_text() == before
+    alone = (folder / "REPORT_convergence.md").read_text()
+    assert "## Convergence" in alone
+    assert "## Speed" not in alone
+    assert {path.name for path in (folder / "figures").iterdir()} >= {"speedup.png", "convergence.png"}
+
+
+def test_every_artifact_names_a_grid_that_is_there(capsys, monkeypatch):
+    for artifact in report.ARTIFACTS:
+        monkeypatch.setattr("sys.argv", ["report", "--grid", artifact.name])
+        report.main()
+        grid = capsys.readouterr().out.strip()
+        assert (ROOT / "conf" / "experiment" / f"{grid}.yaml").exists()
 
 
 def test_nothing_finished_is_an_error_that_says_what_is_there(job, folder, monkeypatch):

@@ -1,9 +1,9 @@
 """One file per table or figure of the paper: a function of the table of runs, with the paper's claims attached."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
@@ -41,32 +41,57 @@ class Verdict(NamedTuple):
         return f"({sum(cell.holds for cell in self.cells)} of {len(self.cells)})" if self.cells else ""
 
 
+class Printed(NamedTuple):
+    """A table for a terminal of 120 columns."""
+
+    heading: str
+    text: pd.DataFrame
+    notes: Sequence[str] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """What is regenerated from runs: a part of the report, with files of its own.
+class Part:
+    """What an artifact has to say of a folder of runs."""
 
-    `select` and `draw` take the rows of `results.read`, `facts` those selected; all else takes what `draw` returns, or
-    of it the rows of one cell.
-    """
-
-    name: str  # of its files
-    title: str  # of its part of the report
-    source: str  # paper, figure or table
-    experiment: str  # the grid in conf/experiment that fills it
-    select: Callable[[Frame], Frame]  # the rows it is about
-    draw: Callable[[Frame], pd.DataFrame]
-    facts: Callable[[Frame], str]
-    heading: Callable[[Frame], str]  # of a cell
-    tables: Callable[[Frame], Mapping[str, pd.DataFrame]]  # of a cell: text by caption
-    terminal: Callable[[Frame], pd.DataFrame]  # of a cell: text that fits 120 columns
-    notes: Callable[[Frame], Sequence[str]]  # on a cell: what its rows share, why a number is blank
-    figures: Callable[[Frame, Frame, Path], list[Path]]  # (table, curves): PNG files written into the folder
-    claims: Mapping[str, Callable[[Frame], Verdict]]
-    curves: bool = False  # does it draw how training went on the way?
+    table: pd.DataFrame  # tidy: tables/NAME.csv
+    body: str  # markdown between the title and the pictures: facts, tables, notes
+    pictures: Sequence[Path]  # PNG files in the folder's figures/
+    claims: Mapping[str, Verdict]  # by the sentence
     limits: str  # what these numbers are not
-    legend: str = ""  # below the tables
-    warning: Callable[[Frame], str] = lambda table: ""  # shouted above them
-    headline: Callable[[Frame], str] | None = None  # the paper's numbers beside ours
+    warning: str = ""  # shouted above the body
+    paper: str = ""  # the paper's own numbers, which are in no table of ours
+    printed: Sequence[Printed] = ()  # on the terminal
+
+
+class Artifact(Protocol):
+    """A table or figure of the paper, regenerated from a folder of runs."""
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """Of its part of the report."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Paper, figure or table."""
+        ...
+
+    @property
+    def experiment(self) -> str:
+        """The grid in conf/experiment that fills it."""
+        ...
+
+    def part(self, runs: Frame, folder: Path) -> Part | None:
+        """Of the rows of `results.read` and the files of their jobs below `folder`; None: nothing of its own is there.
+
+        Its pictures, and files of its own below tables/, are written in here.
+        """
+        ...
 
 
 def paper_numbers(path: Path = HEADLINE) -> pd.DataFrame:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.artifacts import FP32, ROW, Artifact, Cell, Verdict, in_order, place, where
+from experiments.artifacts import FP32, ROW, Cell, Verdict, in_order, place, where
 from experiments.artifacts import convergence_text as text
+from experiments.artifacts.cells import CellTable
 from experiments.artifacts.convergence_pictures import figures
 from experiments.results import Frame, labels
 
@@ -93,10 +94,11 @@ def _long(row: Any) -> str:
 
 
 def _select(runs: Frame) -> Frame:
-    return runs[(runs["network"] == "virtual") | (runs["points"] > 0)]
+    evaluated = runs["metric_value"].notna()  # runs for gradients or for speed alone need not be
+    return runs[((runs["network"] == "virtual") | (runs["points"] > 0)) & evaluated]
 
 
-CONVERGENCE = Artifact(
+CONVERGENCE = CellTable(
     name="convergence",
     title="Convergence",
     source="SIDCo (arXiv 2101.10761): the quality reached in its figures on end-to-end training, Fig 4",

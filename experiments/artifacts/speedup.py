@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.artifacts import BF16, FP32, ROW, Artifact, Cell, Verdict, in_order, paper_numbers, place, where
+from experiments.artifacts import BF16, FP32, ROW, Cell, Verdict, in_order, paper_numbers, place, where
 from experiments.artifacts import speedup_text as text
+from experiments.artifacts.cells import CellTable
 from experiments.artifacts.speedup_pictures import SPLIT, figures
 from experiments.results import Frame, geometric_mean, labels
 
@@ -217,7 +218,7 @@ def headline(table: Frame, numbers: Frame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-SPEEDUP = Artifact(
+SPEEDUP = CellTable(
     name="speedup",
     title="Speed",
     source="SIDCo (arXiv 2101.10761): the speed-up panels of its figures on end-to-end training",
