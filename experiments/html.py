@@ -1,7 +1,7 @@
-"""REPORT.md as one page that opens from disk: `python -m experiments.html outputs/quick` writes report.html there.
+"""REPORT.md as one page that opens from disk: `python -m experiments.html results/reference/2x-amd-epyc/quick`.
 
 All is inside: pictures as data URIs, style and script in the page, and a policy that forbids the browser to load
-anything else. Tables are sorted by a click on a column's head, claims are coloured by their state and fold.
+anything else. Tables are sorted by a click on a column's head; claims are coloured by their state and fold.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -43,40 +44,45 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def write(folder: Path) -> Path:
-    """`folder`/report.html, of its REPORT.md and the pictures that names."""
-    path = folder / "report.html"
-    path.write_text(page((folder / "REPORT.md").read_text(), folder))
+class Heading(NamedTuple):
+    """A place to jump to."""
+
+    level: int
+    text: str
+    name: str
+
+
+def page_of(report: Path) -> Path:
+    """REPORT.md -> report.html beside it."""
+    return report.with_name(f"{report.stem.lower()}.html")
+
+
+def write(report: Path) -> Path:
+    """The page of a report in Markdown, beside it, with the pictures that it names."""
+    path = page_of(report)
+    path.write_text(page(report.read_text(), report.parent), encoding="utf-8")
     return path
 
 
 def page(text: str, folder: Path) -> str:
-    """The page of a report in Markdown. Pictures are looked for in `folder`; one that is missing is an error."""
-    parser = MarkdownIt("commonmark").enable("table")
-    parser.options["html"] = False  # what a failed job printed is text, never markup
-    tokens = _folded(parser.parse(text))
+    """The page as text. Pictures are looked for in `folder`; one that is missing is an error."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")  # what a failed job printed is no markup
+    tokens = parser.parse(text)
     headings = _named(tokens)
     for token in (child for token in tokens for child in token.children or ()):
         if token.type == "image":
             token.attrs["src"] = _data_uri(folder / str(token.attrs["src"]))
-    title = headings[0].text if headings else "Report"
-    body = parser.renderer.render(_framed(tokens, _tally(tokens)), parser.options, {})
+    states = [state for token in tokens if (state := _state(token))]
+    body = parser.renderer.render(_framed(_folded(tokens), _tally(states)), parser.options, {})
     return PAGE.format(
-        policy=POLICY, title=escape(title), style=STYLE.read_text(), contents=_contents(headings), body=body,
-        script=SCRIPT.read_text(),
+        policy=POLICY, title=escape(headings[0].text if headings else "Report"), style=STYLE.read_text(),
+        contents=_contents(headings), body=body, script=SCRIPT.read_text(),
     )  # fmt: skip
 
 
-class _Heading:
-    """A heading with a name to jump to."""
-
-    def __init__(self, level: int, text: str, name: str) -> None:
-        self.level, self.text, self.name = level, text, name
-
-
-def _named(tokens: Sequence[Token]) -> list[_Heading]:
+def _named(tokens: Sequence[Token]) -> list[Heading]:
     """Give each heading an id of its own; the headings in order."""
-    found: list[_Heading] = []
+    found: list[Heading] = []
     taken: Counter[str] = Counter()
     for opening, inline in zip(tokens, tokens[1:], strict=False):
         if opening.type != "heading_open":
@@ -85,61 +91,55 @@ def _named(tokens: Sequence[Token]) -> list[_Heading]:
         taken[slug] += 1
         name = slug if taken[slug] == 1 else f"{slug}-{taken[slug]}"
         opening.attrs["id"] = name
-        found.append(_Heading(int(opening.tag[1]), inline.content, name))
+        found.append(Heading(int(opening.tag[1]), inline.content, name))
     return found
 
 
-def _contents(headings: Sequence[_Heading]) -> str:
+def _contents(headings: Sequence[Heading]) -> str:
     """Links to the parts of the report and to what is in them."""
-    lines = [
+    return "\n".join(
         f'<a class="level{heading.level}" href="#{heading.name}">{escape(heading.text)}</a>'
         for heading in headings
         if heading.level in (2, 3)
-    ]
-    return "\n".join(lines)
+    )
+
+
+def _state(token: Token) -> str:
+    """Of a claim, which begins with its state in bold, as in **holds**; of anything else it is empty."""
+    children = [child for child in token.children or () if child.type != "text" or child.content]
+    bold = len(children) > 1 and children[0].type == "strong_open"
+    return children[1].content if bold and children[1].content in STATES else ""
 
 
 def _folded(tokens: Sequence[Token]) -> list[Token]:
-    """Each claim, an item of a list that begins with its state, as a block that opens and closes; failed ones open."""
+    """Each claim as a block that opens and closes, with the places it was tried in inside it."""
     out: list[Token] = []
-    ends: list[int] = []  # levels of the items that are claims and have not ended
-    state = ""
+    open_at: list[int] = []  # levels of the items that are claims and have not ended
     for place, token in enumerate(tokens):
-        following = tokens[place + 1] if place + 1 < len(tokens) else None
-        if token.type == "paragraph_open" and out and out[-1].type == "list_item_open" and following:
-            state = _state(following)
-            if state:
-                ends.append(out[-1].level)
-                kind = f"claim {state.replace(' ', '-')}"
-                out.append(_html(f'<details class="{kind}"{" open" if state == "fails" else ""}><summary>'))
-                continue
-        if token.type == "paragraph_close" and state:
+        item = out[-1] if out and out[-1].type == "list_item_open" else None
+        if token.type == "paragraph_open" and item and (state := _state(tokens[place + 1])):
+            open_at.append(item.level)
+            out.append(_html(f'<details class="claim {_slug(state)}"><summary>'))
+        elif token.type == "paragraph_close" and _state(tokens[place - 1]) and open_at:
             out.append(_html("</summary>\n"))
-            state = ""
-            continue
-        if token.type == "list_item_close" and ends and ends[-1] == token.level:
-            ends.pop()
-            out.append(_html("</details>"))
-        out.append(token)
+        else:
+            if token.type == "list_item_close" and open_at and open_at[-1] == token.level:
+                open_at.pop()
+                out.append(_html("</details>"))
+            if item and token.type == "paragraph_open" and tokens[place + 1].content.startswith("NO: "):
+                item.attrs["class"] = "no"
+            out.append(token)
     return out
 
 
-def _state(inline: Token) -> str:
-    """'holds' of a text that begins with **holds**; empty where it begins with anything else."""
-    kinds = [child.type for child in (inline.children or ())[:4]]
-    bold = [child for child in (inline.children or ())[:4] if child.type == "text" and child.content]
-    return bold[0].content if "strong_open" in kinds[:2] and bold and bold[0].content in STATES else ""
-
-
-def _tally(tokens: Sequence[Token]) -> str:
+def _tally(states: Sequence[str]) -> str:
     """How many claims hold, fail and could not be tried: the first thing a reader wants."""
-    found = Counter(match[1] for token in tokens if (match := re.match(r'<details class="claim ([a-z-]+)"', token.content)))
-    if not found:
+    if not states:
         return ""
-    counts = {name: found[name.replace(" ", "-")] for name in STATES}
+    counts = Counter(states)
     said = " ".join(
-        f'<span class="{name.replace(" ", "-")}">{count} {name if count == 1 else STATES[name]}</span>'
-        for name, count in counts.items()
+        f'<span class="{_slug(state)}">{counts[state]} {state if counts[state] == 1 else several}</span>'
+        for state, several in STATES.items()
     )
     return f'<p class="tally">Claims: {said} <button type="button" id="fold">open all</button></p>\n'
 
@@ -158,6 +158,10 @@ def _framed(tokens: Sequence[Token], tally: str) -> list[Token]:
     return out
 
 
+def _slug(state: str) -> str:
+    return state.replace(" ", "-")
+
+
 def _html(content: str) -> Token:
     return Token("html_block", "", 0, content=content)
 
@@ -171,7 +175,7 @@ def _data_uri(path: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="report.html of a folder with a REPORT.md, a published one too.")
     parser.add_argument("folder", type=Path, help="such as outputs/quick or results/reference/<hardware>/quick")
-    print(write(parser.parse_args().folder))
+    print(write(parser.parse_args().folder / "REPORT.md"))
 
 
 if __name__ == "__main__":

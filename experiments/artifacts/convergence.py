@@ -94,7 +94,9 @@ def _long(row: Any) -> str:
 
 
 def _select(runs: Frame) -> Frame:
-    return runs[(runs["network"] == "virtual") | (runs["points"] > 0)]
+    """Virtual workers whose end was looked at, and ranks that were looked at on the way."""
+    ended = (runs["network"] == "virtual") & runs["metric_value"].notna()
+    return runs[ended | (runs["points"] > 0)]
 
 
 CONVERGENCE = CellTable(
