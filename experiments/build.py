@@ -175,7 +175,7 @@ def _check_wire(plain: dict[Any, Any]) -> None:
 def _check_feedback(plain: dict[Any, Any]) -> None:
     feedback = plain["feedback"] or {}
     if plain["compressor"] is None and feedback:
-        raise ConfigError("this compressor has no message to feed back: drop feedback=")
+        raise Incompatible("this compressor has no message to feed back: drop feedback=")
     if "momentum" in feedback and plain["optimizer"].get("momentum"):
         raise ConfigError("feedback=momentum holds the momentum of SGD: set optimizer.momentum=0")
     if plain["training"]["local_clip"] and feedback.get("clip") is None and plain["training"]["clip_norm"]:

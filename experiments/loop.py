@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,7 @@ class Trainer:
     world_size: int
     seed: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    residual: Callable[[], Tensor | None] = lambda: None  # a copy of what error feedback keeps back at this moment
     done: int = 0  # steps
     seconds: float = 0.0  # that they took, without what lies between them
     carries: list[Any] = field(init=False)
@@ -112,7 +113,7 @@ class Trainer:
         """What goes around this step: on rank 0, it may be one whose gradient is kept."""
         if self.done not in self.training["capture_steps"] or book.rank:
             return nullcontext()
-        return captured(self.workers.module, book.folder / "captures" / f"step{self.done}.npy")
+        return captured(self.workers, book.folder / "captures" / f"step{self.done}.npy", self.residual())
 
     def due(self, key: str) -> bool:
         """Is it this step's turn for what happens every so many steps?"""

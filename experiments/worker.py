@@ -20,6 +20,7 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 
 from experiments.build import build, target_ratio
+from experiments.capture import residual
 from experiments.checkpoint import latest, load, save, step_of
 from experiments.loop import Diverged, Trainer
 from experiments.record import Recorder, read_json, write_json
@@ -132,7 +133,10 @@ def _trainer(config: dict[str, Any], rank: int, device: torch.device) -> Trainer
     optimizer = build(config["optimizer"])(workers.module.parameters())
     torch.manual_seed(seed * 1000 + rank)  # dropout differs between ranks
     task, dataset = build(config["task"]), build(config["dataset"])
-    return Trainer(workers, task, dataset, optimizer, training, shares, settings["world_size"], seed, device)
+    return Trainer(
+        workers, task, dataset, optimizer, training, shares, settings["world_size"], seed, device,
+        residual=partial(residual, workers, method, plan),
+    )  # fmt: skip
 
 
 def _probe(group: dist.ProcessGroup, device: torch.device) -> dict[str, float]:

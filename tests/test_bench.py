@@ -287,7 +287,7 @@ def test_a_capture_is_the_first_workers_own_gradient_and_changes_nothing(tmp_pat
         workers = VirtualWorkers(model, Gathered(TopK(0.4)), WholeModel(), world_size=2, seed=1)
         losses = (model(torch.full((2,), float(worker))) for worker in (3, 5))
         if path:
-            with capturing(model, path):
+            with capturing(workers, path):
                 workers.backward(losses)
         else:
             workers.backward(losses)
