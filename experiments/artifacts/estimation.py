@@ -94,7 +94,8 @@ def facts(rows: Frame) -> str:
 def heading(rows: Frame) -> str:
     """Of a cell: what was trained."""
     first = rows.iloc[0]
-    size = f"{first['parameters'] / 1e6:.2f} M parameters, {first['world_size']} workers of {first['batch_per_rank']}"
+    count, million = first["world_size"], first["parameters"] / 1e6
+    size = f"{million:.2f} M parameters, {count} worker{'s' if count > 1 else ''} of {first['batch_per_rank']}"
     name, rest = first["where"].split(", ", 1)
     return f"{name} on {first['dataset']}, {rest} ({size})"
 

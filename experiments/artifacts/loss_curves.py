@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from experiments.artifacts import FP32, NEVER, ROW, Cell, Verdict, in_order, link, place, where
 from experiments.artifacts.pictures import GREY, Panel, panels, styles
 from experiments.artifacts.remarks import reasons, shared_training
-from experiments.artifacts.steps import LONG, StepTable
+from experiments.artifacts.steps import LONG, StepTable, by_ratio
 from experiments.results import Frame, labels
 from experiments.text import bullets, column, seeds, several, without_empty
 
@@ -33,8 +33,9 @@ LIMITS = """\
 
 
 def select(runs: Frame) -> Frame:
-    """Jobs that are long enough to have a curve."""
-    return runs[runs["steps_total"] >= LONG]
+    """Jobs that are long enough to have a curve, where dense has one to be compared with."""
+    long = runs[runs["steps_total"] >= LONG]
+    return long[long["cell"].isin(long.loc[long["name_compressor"] == FP32, "cell"])]
 
 
 def draw(runs: Frame, steps: Frame) -> pd.DataFrame:
@@ -141,19 +142,8 @@ def figures(table: Frame, _: Frame, folder: Path, *, steps: Frame) -> list[Path]
     draws: list[Panel] = [partial(_panel, steps=steps, looks=looks, along="step")]
     if (table["network"] != "virtual").any():
         draws.append(partial(_panel, steps=steps, looks=looks, along="seconds"))
-    panels(_by_ratio(table), path, f"Training loss, means over {BLOCKS} blocks of steps (first seed)", 3.0, draws)
+    panels(by_ratio(table), path, f"Training loss, means over {BLOCKS} blocks of steps (first seed)", 3.0, draws)
     return [path]
-
-
-def _by_ratio(table: Frame) -> pd.DataFrame:
-    """The table anew, a cell for each ratio, with what has no ratio in each of them."""
-    parts = []
-    for cell, rows in table.groupby("cell", sort=False):
-        for ratio in sorted(rows["ratio"].dropna().unique(), reverse=True) or [nan]:
-            same = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
-            where_ = same["where"] if pd.isna(ratio) else same["where"] + f", ratio {ratio:g}"
-            parts.append(same.assign(cell=f"{cell} {ratio}", where=where_))
-    return pd.concat(parts)
 
 
 def _panel(ax: Axes, rows: Frame, *, steps: Frame, looks: dict[str, dict[str, Any]], along: str) -> None:

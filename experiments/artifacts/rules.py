@@ -17,7 +17,7 @@ from experiments.artifacts import estimation as estimates
 from experiments.artifacts.estimation import BAND, SKIPPED, around_one
 from experiments.artifacts.pictures import COLOURS, Panel, panels
 from experiments.artifacts.remarks import shared_training
-from experiments.artifacts.steps import LONG, StepTable
+from experiments.artifacts.steps import LONG, StepTable, by_ratio
 from experiments.recipe import rule
 from experiments.results import Frame
 
@@ -48,24 +48,22 @@ def shown(rows: Frame) -> pd.DataFrame:
 
 
 def figures(table: Frame, _: Frame, folder: Path, *, steps: Frame) -> list[Path]:
-    """k_hat/k and stages against steps, a row of panels for each cell: two for each ratio."""
+    """k_hat/k and stages against steps, a row of panels for each cell and ratio."""
     path = folder / "rules.png"
-    draws: list[Panel] = []
-    for ratio in sorted(table["ratio"].unique()):
-        draws += [partial(_panel, steps=steps, ratio=ratio, name=name) for name in ("khat_over_k", "stages")]
-    panels(table, path, f"k̂/k and stages, means over {SMOOTH} steps (first seed)", 3.2, draws)
+    draws: list[Panel] = [partial(_panel, steps=steps, name=name) for name in ("khat_over_k", "stages")]
+    panels(by_ratio(table), path, f"k̂/k and stages, means over {SMOOTH} steps (first seed)", 3.2, draws)
     return [path]
 
 
-def _panel(ax: Axes, rows: Frame, *, steps: Frame, ratio: float, name: str) -> None:
-    for row in rows[rows["ratio"] == ratio].itertuples():
+def _panel(ax: Axes, rows: Frame, *, steps: Frame, name: str) -> None:
+    for row in rows.itertuples():
         of_job = steps[steps["job"] == row.jobs.split()[0]].reset_index(drop=True)
         means = of_job.groupby(of_job.index // SMOOTH)[["step", name]].mean()
         look = {"color": FITS[row.compressor], "linestyle": RULES[row.rule], "linewidth": 1.3}
         ax.plot(means["step"], means[name], label=f"{row.compressor} {row.rule}", **look)
     if name == "khat_over_k":
         around_one(ax)
-    ax.set(xlabel=f"step (ratio {ratio:g})", ylabel="k̂/k" if name == "khat_over_k" else "stages")
+    ax.set(xlabel="step", ylabel="k̂/k" if name == "khat_over_k" else "stages")
 
 
 def _of(name: str, table: Frame) -> Iterable[Any]:

@@ -28,8 +28,8 @@ FIRST = [
 LIMITS = """\
 - Not a network: ranks meet over 127.0.0.1, at whatever rate that gives, or over what joins the GPUs of a node.
 - Not a scaling of the method where ranks share cores: with less than one core for each thread of a rank, computing
-  alone takes longer with each rank, whatever is sent. The last column is the efficiency that would be left if sending
-  were free.
+  alone takes longer with each rank, whatever is sent. "If sending were free" is the efficiency that would be left if it
+  were.
 - Not trained models: loss is that after the few steps of the sweep.
 - Not certainty: throughput is from medians of a step's time; of several seeds, a geometric mean."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +36,14 @@ class StepTable(CellTable):
         plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(CellTable)}
         plain |= {name: partial(plain[name], steps=steps) for name in ("draw", "figures")}
         return CellTable(**plain).part(runs, folder)
+
+
+def by_ratio(table: Frame) -> pd.DataFrame:
+    """The table with a cell for each ratio, and what has no ratio in each of them: for a row of panels each."""
+    parts = []
+    for cell, rows in table.groupby("cell", sort=False):
+        for ratio in sorted(rows["ratio"].dropna().unique(), reverse=True) or [nan]:
+            same = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
+            named = "" if isnan(ratio) else f", ratio {ratio:g}"
+            parts.append(same.assign(cell=f"{cell} {ratio}", where=same["where"] + named))
+    return pd.concat(parts)
