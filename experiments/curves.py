@@ -1,7 +1,8 @@
-"""How training went on the way: quality where it was evaluated, and the training loss, smoothed."""
+"""How training went on the way: quality where it was evaluated, the training loss, smoothed, and every timed step."""
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ def curves(folder: Path, runs: Frame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["job", "curve", "step", "epoch", "seconds", "value"])
 
 
+def series(folder: Path, runs: Frame, names: Sequence[str]) -> pd.DataFrame:
+    """Every timed step of the jobs of `runs` below `folder`: job, step, and the columns `names`, NaN where one lacks.
+
+    Steps are counted from 0, the first of training: excluded steps are not recorded.
+    """
+    found = [_steps(folder / "jobs" / job).reindex(columns=["step", *names]).assign(job=job) for job in runs["job"]]
+    return pd.concat([pd.DataFrame(columns=["job", "step", *names], dtype=float), *found], ignore_index=True)
+
+
 def _quality(job: Path, run: Any) -> list[dict[str, Any]]:
     """The evaluations on the way, and the one at the end where it is not the last of them."""
     points = [{**point, "value": point["metric_value"]} for point in read_json(job / "quality.json") or []]
@@ -38,10 +48,13 @@ def _quality(job: Path, run: Any) -> list[dict[str, Any]]:
 
 def _smooth(job: Path) -> list[dict[str, Any]]:
     """Means of the loss over blocks of steps, at the end of each block."""
-    steps = pd.DataFrame([json.loads(line) for line in (job / "steps.jsonl").read_text().splitlines()])
-    steps = steps.reindex(columns=["step", "epoch", "seconds", "loss"])  # older records lack two of them
+    steps = _steps(job).reindex(columns=["step", "epoch", "seconds", "loss"])  # older records lack two of them
     size = math.ceil(len(steps) / POINTS)
     blocks = steps.groupby(steps.index // size)
     ends = blocks.last().assign(curve=LOSS, value=blocks["loss"].mean())
     ends["step"] += 1  # counted as quality is: steps done
     return ends.drop(columns="loss").to_dict("records")
+
+
+def _steps(job: Path) -> pd.DataFrame:
+    return pd.DataFrame([json.loads(line) for line in (job / "steps.jsonl").read_text().splitlines()])

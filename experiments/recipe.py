@@ -1,5 +1,6 @@
 """How a run trains, read from its configuration: what two runs must share to be compared, and what each row states."""
 
+import json
 import math
 from typing import Any
 
@@ -53,6 +54,12 @@ def compression(config: dict[str, Any]) -> dict[str, Any]:
     """What is sent and how: rows that agree in this too differ in their seed only."""
     switches = {key: True for key in OF_MEMORY if config["training"].get(key)}
     return {"method": config["method"], "plan": config["plan"], **switches}
+
+
+def rule(sent: str) -> str:
+    """How SIDCo adapts its stages, of a row's `compression`; empty where nothing is adapted by a rule."""
+    nodes = _nodes(json.loads(sent)["method"])
+    return next((str(node["rule"]) for node in nodes if "rule" in node and node.get("stages") is None), "")
 
 
 def said(row: Any, part: str) -> str:

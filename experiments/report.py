@@ -1,8 +1,8 @@
 """The report of a folder of runs: `python -m experiments.report outputs/quick`.
 
-Writes REPORT.md, runs.csv (every row), tables/ and figures/ there, all anew, and prints the tables. With `--only NAME`
-one artifact's files are written, and REPORT_NAME.md in place of REPORT.md. `--grid NAME` prints which grid of
-conf/experiment fills an artifact.
+Writes REPORT.md, report.html (the same as one page), runs.csv (every row), tables/ and figures/ there, all anew, and
+prints the tables. With `--only NAME` one artifact's files are written, and REPORT_NAME.md and report_NAME.html in place
+of those. `--grid NAME` prints which grid of conf/experiment fills an artifact.
 """
 
 import argparse
@@ -16,13 +16,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from experiments import html
 from experiments.artifacts import Artifact, Part, Verdict
+from experiments.artifacts.break_even import BREAK_EVEN
 from experiments.artifacts.convergence import CONVERGENCE
 from experiments.artifacts.distribution import DISTRIBUTION
+from experiments.artifacts.estimation import ESTIMATION
 from experiments.artifacts.gaussiank import GAUSSIANK
+from experiments.artifacts.loss_curves import LOSS_CURVES
 from experiments.artifacts.microbench import MICROBENCH
 from experiments.artifacts.power_law import POWER_LAW
+from experiments.artifacts.rules import RULES_TABLE
+from experiments.artifacts.scaling import SCALING
 from experiments.artifacts.speedup import SPEEDUP
+from experiments.artifacts.table1 import TABLE1
 from experiments.build import digest
 from experiments.progress import plain_console
 from experiments.results import Frame, newest_code, read, states
@@ -31,11 +38,17 @@ from experiments.wandb_sink import log_report
 
 ARTIFACTS: tuple[Artifact, ...] = (
     SPEEDUP,
+    BREAK_EVEN,
     CONVERGENCE,
+    LOSS_CURVES,
+    ESTIMATION,
+    RULES_TABLE,
+    TABLE1,
     DISTRIBUTION,
     POWER_LAW,
     GAUSSIANK,
     MICROBENCH,
+    SCALING,
 )
 
 
@@ -70,7 +83,9 @@ def write(folder: Path, only: str | None = None) -> dict[str, Part]:
     title = f"# Report of {folder.resolve().name}"
     texts = [_part(artifact, part) for artifact, part in found.values() if part]
     empty = _empty(folder, [name for name in found if name not in parts])
-    _text(folder / _file(only), [title, _facts(rows, len(runs) - len(rows)), *texts, empty, _unfinished(jobs)])
+    report = folder / _file(only)
+    _text(report, [title, _facts(rows, len(runs) - len(rows)), *texts, empty, _unfinished(jobs)])
+    html.write(report)
     return parts
 
 
@@ -83,7 +98,7 @@ def _part(artifact: Artifact, part: Part) -> str:
     texts = [
         f"## {artifact.title}", f"Source: {artifact.source}.", part.warning and f"> **{part.warning}**", part.body,
         *[f"![{path.stem}](figures/{path.name})" for path in part.pictures], _claims(part.claims),
-        part.paper and f"### The paper's headline numbers\n\n{part.paper}",
+        part.paper and f"### The paper's own numbers\n\n{part.paper}",
         f"### What these numbers are not\n\n{part.limits}",
     ]  # fmt: skip
     return "\n\n".join(filter(None, texts))
@@ -170,7 +185,8 @@ def main() -> None:
     key = digest([table.to_csv() for table in tables.values()])
     if parts and list(folder.glob("jobs/*/wandb")) and log_report(folder, key, tables, pictures):
         console.print("the tables and the figures are in a wandb run of their own")
-    console.print(f"report: {folder / _file(given.only)}", soft_wrap=True)
+    report = folder / _file(given.only)
+    console.print(f"report: {report}, and in a browser {html.page_of(report)}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Virtual workers share one process and have no speed: their times and rates are b
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,17 @@ def _told_apart(names: Frame, settings: Frame, before: str, between: str) -> pd.
             added = between.join(f"{key}={found[key]}" for key in varied if key in found)
             told[index] = f"{name}{added and before}{added}"
     return told
+
+
+def apart_from(runs: Frame, names: Set[str]) -> pd.Series:
+    """Each row's setting without the settings of those names: equal in rows that differ in nothing else."""
+    return runs["setting"].map(lambda text: json.dumps(_without(json.loads(text), names), sort_keys=True))
+
+
+def _without(node: Any, names: Set[str]) -> Any:
+    if not isinstance(node, dict):
+        return node
+    return {key: _without(value, names) for key, value in node.items() if key not in names}
 
 
 def geometric_mean(values: Frame) -> float:

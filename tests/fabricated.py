@@ -26,14 +26,16 @@ NO_LINK = {"rate_mbit_per_s": None, "burst_kib": None}
 def write_job(
     folder, compressor, step_ms, *, ratio=None, seed=1, finished=1.0, khat=(1.0, 1.0, 1.0), rule="trend",
     task="LanguageModel", quality=(), every=None, target=None, feedback=None, optimizer=None, training=None,
-    summary=None, **env,
+    loss=(8.0,), sent=5000, world_size=2, summary=None, tag="", **env,
 ):  # fmt: skip
     """`write_job(folder, "topk", [40, 50, 60], ratio=0.01)`: a job with steps of so many milliseconds.
 
     `quality`: the metric every `every` steps, whose last value is the final one; the target as in a configuration.
+    `loss`, `khat`: step by step, over and over. `tag`: tells jobs apart that differ in what is not in a job's name.
     """
     facts = {**ENV, **env}
-    path = folder / "jobs" / f"{compressor}-{ratio}-{seed}-{rule}-{facts['code_fingerprint']}-{facts['network']}"
+    name = f"{compressor}-{ratio}-{seed}-{rule}-{facts['code_fingerprint']}-{facts['network']}{tag and f'-{tag}'}"
+    path = folder / "jobs" / name
     path.mkdir(parents=True)
     settings = None if ratio is None else {"_target_": "x.Y", "ratio": ratio, "rule": rule}
     inner = {**feedback, "inner": settings} if feedback else settings
@@ -43,7 +45,7 @@ def write_job(
         "task": {"_target_": f"experiments.tasks.{task}"}, "optimizer": optimizer,
         "method": {"_target_": "x.Gathered", "compressor": inner or compressor} if hooked else None,
         "network": {"shaped": shaped, "rate": "100mbit" if shaped else None},
-        "workers": {"world_size": 2, "timeout_s": 3}, "names": {"compressor": compressor},
+        "workers": {"world_size": world_size, "timeout_s": 3}, "names": {"compressor": compressor},
         "training": {
             "batch_per_rank": 4, "steps": len(step_ms), "excluded_steps": 4 if every is None else 0,
             "evaluate_every": every, "target": target, **(training or {}),
@@ -51,10 +53,14 @@ def write_job(
     }  # fmt: skip
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     lines = _steps(step_ms, config["training"]["excluded_steps"], ratio, khat, hooked)
+    for i, line in enumerate(lines):
+        line |= {"loss": loss[i % len(loss)], "sent_bytes": sent}
     (path / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = _quality(path, step_ms, quality, every, target, task) if every else {}
     (path / "summary.json").write_text(
-        json.dumps({**SUMMARY, **found, "name_compressor": compressor, **(summary or {})})
+        json.dumps({
+            **SUMMARY, **found, "name_compressor": compressor, "world_size": world_size, **(summary or {}),
+        })  # fmt: skip
     )
     (path / "env.json").write_text(json.dumps(facts))
     (path / "status.json").write_text(json.dumps({"state": "done", "started": 0.0, "updated": finished}))
@@ -67,7 +73,7 @@ def _steps(step_ms, first, ratio, khat, hooked):
         {
             "step": first + i, "loss": 8.0, "density": ratio or 1.0,
             "khat_over_k": khat[i % len(khat)] if ratio else None,
-            "payload_bytes": 4000, "sent_bytes": 5000, "step_ms": ms, "forward_backward_ms": ms / 2,
+            "payload_bytes": 4000, "step_ms": ms, "forward_backward_ms": ms / 2,
             "compress_ms": 2.0 if hooked else None, "exchange_ms": 3.0 if hooked else None,
             "mean_ms": 1.0 if hooked else None,
             "exposed_ms": 6.0 if hooked else None, "optimizer_ms": 4.0,

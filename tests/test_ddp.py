@@ -64,6 +64,7 @@ def tolerance_of_the_sum(run):
 
 
 @pytest.mark.case(1)
+@pytest.mark.case(5)
 @pytest.mark.case(6)
 @pytest.mark.case(11)
 @pytest.mark.parametrize("name", TRAININGS)

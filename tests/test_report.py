@@ -150,7 +150,8 @@ def test_one_seed_is_flagged_and_three_have_a_geometric_mean_and_a_spread(job, f
 def test_quality_stands_beside_every_speed(sweep, folder):
     table = report.write(folder)["speedup"].table
     assert list(table["loss_last"]) == [7.5] * 5
-    heads = [line for line in (folder / "REPORT.md").read_text().splitlines() if "over fp32" in line and "|" in line]
+    lines = (folder / "tables" / "speedup.md").read_text().splitlines()
+    heads = [line for line in lines if "over fp32" in line and "|" in line]
     assert heads
     for head in heads:
         assert "loss after 7 steps (not trained)" in head
@@ -342,7 +343,8 @@ def test_a_report_replaces_the_one_before(sweep, folder):
     stale.parent.mkdir()
     stale.touch()
     report.write(folder)
-    assert sorted(path.name for path in (folder / "figures").iterdir()) == ["speedup.png", "step_time.png"]
+    left = sorted(path.name for path in (folder / "figures").iterdir())
+    assert left == ["break_even.png", "speedup.png", "step_time.png"]
 
 
 def test_an_artifact_without_data_says_what_fills_it(sweep, job, folder):
@@ -392,6 +394,7 @@ def test_publish_copies_what_can_be_traced(sweep, job, folder, tmp_path):
     assert target == tmp_path / "reference" / "2x-abacus" / "quick"
     assert {p.name for p in target.rglob("*.*")} == {
         "REPORT.md", "runs.csv", "speedup.csv", "speedup.md", "speedup.png", "step_time.png",
+        "table1.csv", "table1.md", "break_even.csv", "break_even.md", "break_even.png",
     }  # fmt: skip
     text = (target / "REPORT.md").read_text()
     assert "rank 0: see …/logs and https://example.org/a/b" in text

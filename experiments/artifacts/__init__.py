@@ -9,11 +9,14 @@ import pandas as pd
 
 from experiments.record import ROOT
 from experiments.results import Frame, places
+from experiments.text import NOTHING, markdown
 
 FP32, BF16 = "none", "bf16"  # the dense baselines, by the names of their yaml files
 ROW = ["cell", "label", "ratio", "compression"]  # jobs that agree in these differ in seed only
 NEVER = "✗"  # a target that was not reached
-HEADLINE = ROOT / "results" / "paper" / "headline.csv"
+PAPER = ROOT / "results" / "paper"
+HEADLINE = PAPER / "headline.csv"
+MARKS = {"P": "read in the paper", "C": "authors' released code", "D": "derived from released code"}
 
 
 class Cell(NamedTuple):
@@ -95,15 +98,45 @@ class Artifact(Protocol):
 
 
 def paper_numbers(path: Path = HEADLINE) -> pd.DataFrame:
-    """Numbers transcribed from the paper: claim, value, unit, mark, page, source, as text."""
+    """Numbers transcribed from a paper, as text: what they are of, then value, unit, mark, page, source.
+
+    An empty value is one that nobody with the paper at hand has entered yet. Raises ValueError where a number has no
+    provenance that may be printed: `MARKS` are those that may.
+    """
     numbers = pd.read_csv(path, dtype=str, keep_default_na=False)
-    recalled = numbers[numbers["mark"] == "M"]
-    if len(recalled):
-        raise ValueError(
-            f"{path.name}: expected numbers read in the paper (mark P), got {len(recalled)} marked M, from memory: "
-            "look them up, give the page and mark them P, or drop the lines"
-        )
+    missing = [name for name in ("value", "unit", "mark", "page", "source") if name not in numbers]
+    if missing:
+        raise ValueError(f"{path.name}: expected a column {missing[0]}, got {', '.join(numbers)}")
+    for line, number in enumerate(numbers.itertuples(), start=2):
+        if number.mark not in ("", *MARKS):
+            raise ValueError(
+                f"{path.name}, line {line}: expected a number read in the paper (mark P) or in released code (C, D), "
+                f"got one marked {number.mark}{', from memory' if number.mark == 'M' else ''}: "
+                "look it up, give the page and mark it P, or empty its value and its mark"
+            )
+        whole, empty = number.value and number.mark and number.source, not (number.value or number.mark)
+        if not (whole or empty):
+            raise ValueError(
+                f"{path.name}, line {line}: expected value, mark and source together, or all three empty, "
+                f"got {number.value!r}, {number.mark!r}, {number.source!r}"
+            )
     return numbers
+
+
+def paper_said(*names: str, quantity: str | None = None, folder: Path = PAPER) -> str:
+    """What the files of those names in results/paper have transcribed, as markdown, and how much they have not."""
+    parts = []
+    for name in names:
+        numbers = paper_numbers(folder / f"{name}.csv")
+        if quantity is not None:
+            numbers = numbers[numbers["quantity"] == quantity]
+        known, blank = numbers[numbers["value"] != ""], int((numbers["value"] == "").sum())
+        if len(known):
+            said = known.assign(origin="paper", page=known["page"].replace("", "page not transcribed"))
+            parts.append(markdown(said.assign(mark=known["mark"].map(MARKS)).replace("", NOTHING)))
+        if blank:
+            parts.append(f"{name}.csv: {blank} of {len(numbers)} numbers not transcribed.")
+    return "\n\n".join(parts)
 
 
 def link(row: Any) -> str:

@@ -17,6 +17,7 @@ import pandas as pd
 from experiments.artifacts import BF16, FP32, ROW, Cell, Verdict, in_order, paper_numbers, place, where
 from experiments.artifacts import speedup_text as text
 from experiments.artifacts.cells import CellTable
+from experiments.artifacts.scaling import on_one_node
 from experiments.artifacts.speedup_pictures import SPLIT, figures
 from experiments.results import Frame, geometric_mean, labels
 
@@ -218,12 +219,17 @@ def headline(table: Frame, numbers: Frame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _select(runs: Frame) -> Frame:
+    """Not of workers in one process, which have no speed, nor of ranks that share a node to see how they scale."""
+    return runs[(runs["network"] != "virtual") & ~on_one_node(runs)]
+
+
 SPEEDUP = CellTable(
     name="speedup",
     title="Speed",
     source="SIDCo (arXiv 2101.10761): the speed-up panels of its figures on end-to-end training",
     experiment="speedup",
-    select=lambda runs: runs[runs["network"] != "virtual"],  # workers in one process have no speed
+    select=_select,
     draw=draw,
     facts=text.facts,
     heading=text.heading,

@@ -41,6 +41,7 @@ TIMES = {
     "compute alone": "compute_only_ms",
     "step - compute alone": "exposed_comm_ms",
 }
+FASTER = 1.2  # times its rate: no shaped link gives that to a message that no burst can hide
 LAST = "seeds"  # of the columns of the first table that fit 120 characters
 
 
@@ -59,7 +60,7 @@ def facts(rows: Frame) -> str:
         "steps": f"{several(rows, 'steps_timed')} timed after {several(rows, 'excluded_steps')} excluded",
         "seeds": several(rows, "seed"),
     })  # fmt: skip
-    return "\n\n".join(filter(None, [listed, _probes(rows)]))
+    return "\n\n".join(filter(None, [listed, _probes(rows), _unthrottled(rows)]))
 
 
 def _probes(rows: Frame) -> str:
@@ -77,6 +78,20 @@ def _probes(rows: Frame) -> str:
         lambda value: f"{value:.1f}" if isinstance(value, float) else value.replace("000kb", " MB").replace("kb", " KB")
     )
     return f"Rates reached, Mb/s that left a rank's interface (median over jobs):\n\n{markdown(shown)}"
+
+
+def _unthrottled(rows: Frame) -> str:
+    """Said where a message too large for the burst crossed a shaped link faster than the link is said to be."""
+    columns = [name for name in rows if name.startswith("probe_") and "_10000kb_" in name]
+    shaped = rows[rows["network"] == "shaped"]
+    reached = shaped[columns].max(axis=1) / shaped["rate_mbit_per_s"]
+    over = reached[reached > FASTER]
+    if over.empty:
+        return ""
+    return (
+        f"> **NOT THROTTLED: in {len(over)} of {len(shaped)} jobs 10 MB crossed the link at up to {over.max():.1f} "
+        "times its rate. What these rows say of that link is void.**"
+    )
 
 
 def heading(rows: Frame) -> str:
