@@ -1,0 +1,91 @@
+"""What a notebook looks at: somebody's own runs where there are some, else the committed reference of that profile."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.curves import series
+from experiments.publish import REFERENCE
+from experiments.results import Frame, newest_code, read
+from experiments.text import several
+
+NEEDED = {"cell", "setting", "compression", "points"}  # columns that a table is made with; older files lack some
+TEXT = ("cell", "code_fingerprint", "commit", "python_version", "torch_version")  # that may look like numbers
+STEP = ("khat_over_k", "stages")
+
+
+class NothingToRead(RuntimeError):
+    """There are neither runs nor a reference, or none that can be shown."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Rows as `results.read` gives them, of one code, and whose they are. `print` tells."""
+
+    runs: pd.DataFrame
+    folder: Path  # of the report: outputs/quick, or one below results/reference
+    own: bool  # not the reference
+
+    def __str__(self) -> str:
+        whose = "your own runs" if self.own else "the committed reference, for there are no runs of your own"
+        dirty = ", WITH UNCOMMITTED CHANGES" if self.runs["uncommitted_changes"].eq(True).any() else ""
+        return (
+            f"{len(self.runs)} rows, {whose}: {'/'.join(self.folder.resolve().parts[-2:])}\n"
+            f"hardware: {several(self.runs, 'hardware')}; torch {several(self.runs, 'torch_version')}\n"
+            f"commit: {several(self.runs, 'commit')}{dirty}\n"
+            f"origin: {several(self.runs, 'origin')}; seeds: {several(self.runs, 'seed')}"
+        )
+
+    def steps(self) -> pd.DataFrame:
+        """Timed steps of `runs`: job, step, khat_over_k, stages (NaN: it has none).
+
+        Of a reference, the jobs whose steps were published with it: some, or none.
+        """
+        if self.own:
+            return series(self.folder, self.runs, STEP)
+        names = ["job", "step", *STEP]
+        parts = [pd.read_csv(path)[names] for path in sorted((self.folder / "tables").glob("*_series.csv"))]
+        published = pd.concat(parts) if parts else pd.DataFrame(columns=names, dtype=float)
+        return published[published["job"].isin(self.runs["job"])].drop_duplicates(["job", "step"])
+
+
+def own_or_reference(
+    output: Path, wanted: Callable[[Frame], Frame] = lambda runs: runs, reference: Path = REFERENCE
+) -> Reading:
+    """The rows of `output` (such as outputs/quick) that are `wanted`; without one, those of the newest reference of
+    the profile that folder is named after.
+    """
+    runs = read(output)
+    rows = wanted(newest_code(runs)) if len(runs) else runs
+    if len(rows):
+        return Reading(rows, output, own=True)
+    paths = sorted(reference.glob(f"*/{output.name}/runs.csv"))
+    if not paths:
+        known = ", ".join(sorted({path.parent.name for path in reference.glob("*/*/runs.csv")}))
+        raise NothingToRead(
+            f"expected finished jobs in {output}, or a reference of that profile (there is: {known or 'none'}), got "
+            f"neither; run `make reproduce-table PROFILE={output.name}`"
+        )
+    return max((_published(path, wanted) for path in paths), key=lambda found: found.runs["finished"].max())
+
+
+def longest(runs: Frame) -> pd.DataFrame:
+    """Of each benchmark, the rows with a k that trained longest: an estimate takes steps to find its way."""
+    known = runs[runs["khat_over_k_mean"].notna()]
+    return known[known["steps_total"] == known.groupby("name_benchmark")["steps_total"].transform("max")]
+
+
+def _published(path: Path, wanted: Callable[[Frame], Frame]) -> Reading:
+    runs, name = pd.read_csv(path, dtype=dict.fromkeys(TEXT, str)), "/".join(path.parts[-3:])
+    missing = sorted(NEEDED - set(runs))
+    if missing:
+        raise NothingToRead(
+            f"{name} was published by older code: expected the columns {', '.join(missing)}, got none; look at "
+            "another profile, or run and publish it anew"
+        )
+    rows = wanted(runs)
+    if not len(rows):
+        raise NothingToRead(f"{name} has no row of the kind looked for: look at another profile")
+    return Reading(rows, path.parent, own=False)
