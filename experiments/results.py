@@ -88,8 +88,11 @@ def newest_code(runs: Frame) -> pd.DataFrame:
 
 
 def labels(runs: Frame) -> pd.Series:
-    """The compressor's name, and of its settings those in which the jobs of that name differ."""
-    return _told_apart(runs["name_compressor"], runs["compression"], " ", " ")
+    """The compressor's name, its wire format unless it is the plain one, and of its settings those in which the jobs of
+    that name differ."""
+    wires = runs.get("name_wire", pd.Series("plain", index=runs.index)).fillna("plain")
+    names = runs["name_compressor"].where(wires == "plain", runs["name_compressor"] + " wire=" + wires)
+    return _told_apart(names, runs["compression"], " ", " ")
 
 
 def places(runs: Frame, names: Frame) -> pd.Series:

@@ -128,6 +128,12 @@ def test_settings_that_differ_are_named_and_never_pooled_as_seeds(job, folder):
     assert sorted(table["label"]) == ["sidco_e rule=paper", "sidco_e rule=trend"]
 
 
+def test_a_wire_format_is_named_as_it_was_chosen(job, folder):
+    job("sidco_e", [40, 40, 40], ratio=0.01, summary={"name_wire": "plain"})
+    job("sidco_e", [50, 50, 50], ratio=0.01, rule="as fixed", summary={"name_wire": "fixed"})
+    assert sorted(SPEEDUP.draw(read(folder))["label"]) == ["sidco_e", "sidco_e wire=fixed"]
+
+
 @pytest.mark.case(72)
 def test_one_seed_is_flagged_and_three_have_a_geometric_mean_and_a_spread(job, folder):
     for seed, ms in ((1, 50), (2, 25), (3, 100)):  # speed-ups 2, 4, 1

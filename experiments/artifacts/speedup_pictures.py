@@ -27,8 +27,9 @@ def figures(table: Frame, _: Frame, folder: Path) -> list[Path]:
     """Speed-up against ratio, and where the time of a step goes: a panel for each benchmark and link."""
     looks = styles(table.loc[table["ratio"].notna(), "label"].unique())
     speedup, step_time = folder / "speedup.png", folder / "step_time.png"
+    beside_dense = table[table.groupby("cell")["speedup_over_fp32"].transform("count") > 0]
     panels(
-        table,
+        beside_dense if len(beside_dense) else table,
         speedup,
         "Throughput over that of dense fp32 (bars: 20 % and 80 % of steps)",
         3.2,
