@@ -1,12 +1,13 @@
 # Two commands for a newcomer: `make reproduce-table` and `make test`. Both set everything up first.
 PYTHON ?= python3
 PROFILE ?= quick
+DEVICE ?= cpu
 COMPRESSORS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup reproduce-table report publish new-compressor compare bench test check format clean
+.PHONY: help setup reproduce-table artifact-microbench report publish new-compressor compare bench test check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,6 +29,12 @@ artifact-%: $(INSTALLED) ## one table or figure of the paper, as `make artifact-
 	@status=0; grid=$$($(BIN)/python -m experiments.report --grid $*) || exit; \
 	$(BIN)/python -m experiments.train -m experiment=$$grid profile=$(PROFILE) || status=$$?; \
 	$(BIN)/python -m experiments.report outputs/$(PROFILE) --only $* && exit $$status
+
+artifact-microbench: $(INSTALLED) ## compressors by themselves on DEVICE (cpu | cuda), on gradients of PROFILE's benchmarks and on noise: outputs/PROFILE/bench/
+	$(BIN)/python -m experiments.train -m experiment=microbench profile=$(PROFILE) output=outputs/$(PROFILE)/bench
+	$(BIN)/python -m experiments.bench --gradients outputs/$(PROFILE)/bench/jobs --sizes 262144 2621440 26214400 --rounds 11 \
+		--compressors sidco_e sidco_gp sidco_p dgc redsync gaussiank --device $(DEVICE) --output outputs/$(PROFILE)/bench --name $(DEVICE) $(BENCH)
+	$(BIN)/python -m experiments.report outputs/$(PROFILE)/bench --only microbench
 
 report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, from its files
 	$(BIN)/python -m experiments.report outputs/$(PROFILE)

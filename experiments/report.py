@@ -20,8 +20,12 @@ from experiments import html
 from experiments.artifacts import Artifact, Part, Verdict
 from experiments.artifacts.break_even import BREAK_EVEN
 from experiments.artifacts.convergence import CONVERGENCE
+from experiments.artifacts.distribution import DISTRIBUTION
 from experiments.artifacts.estimation import ESTIMATION
+from experiments.artifacts.gaussiank import GAUSSIANK
 from experiments.artifacts.loss_curves import LOSS_CURVES
+from experiments.artifacts.microbench import MICROBENCH
+from experiments.artifacts.power_law import POWER_LAW
 from experiments.artifacts.rules import RULES_TABLE
 from experiments.artifacts.scaling import SCALING
 from experiments.artifacts.speedup import SPEEDUP
@@ -41,6 +45,10 @@ ARTIFACTS: tuple[Artifact, ...] = (
     TABLE1,
     BREAK_EVEN,
     SCALING,
+    DISTRIBUTION,
+    POWER_LAW,
+    GAUSSIANK,
+    MICROBENCH,
 )
 
 

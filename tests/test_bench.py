@@ -308,7 +308,9 @@ def test_a_job_captures_what_rank_0_computed_and_the_bench_takes_it(tmp_path, co
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = tmp_path.glob("outputs/smoke/jobs/*/captures")
-    assert sorted(path.name for path in folder.iterdir()) == ["step0.npy", "step2.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == ["step0.npy", "step0_ef.npy", "step2.npy", "step2_ef.npy"]
+    assert np.array_equal(np.load(folder / "step0.npy"), np.load(folder / "step0_ef.npy")), "nothing is kept back yet"
+    assert not np.array_equal(np.load(folder / "step2.npy"), np.load(folder / "step2_ef.npy"))
     config = check(composed(*words))
     torch.manual_seed(config["seed"])
     model, task, size = build(config["model"]), build(config["task"]), config["training"]["batch_per_rank"]

@@ -151,3 +151,11 @@ def test_publish_copies_the_convergence_part(sweep, folder, tmp_path):
         "table1.csv", "table1.md",
     }  # fmt: skip
     assert {"momentum", "weight_decay", "memory"} <= set(pd.read_csv(target / "tables" / "convergence.csv").columns)
+
+
+def test_a_run_without_an_evaluation_has_no_place_here(sweep, folder):
+    """Such as those that only keep gradients."""
+    write_job(
+        folder, "dgc", [777.0] * 6, ratio=0.01, network="virtual", **NO_LINK, summary={"metric_value": None}, seed=9
+    )
+    assert "dgc" not in set(report.write(folder)["convergence"].table["label"])

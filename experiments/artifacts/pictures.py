@@ -42,25 +42,42 @@ def panels(table: Frame, path: Path, title: str, height: float, draws: Sequence[
     width = {1: 6.4, 2: 8.4}.get(columns, 4.0 * columns)
     figure = Figure(figsize=(width, height * count + 1.2), layout="constrained")
     axes = list(figure.subplots(count, columns, squeeze=False).flat)
-    handles: dict[str, Any] = {}
     for ax, (rows, draw) in zip(axes, [(rows, draw) for rows in cells for draw in draws], strict=False):
         first = rows.iloc[0]
         draw(ax, rows)
         colour = "#B00000" if first["network"] == "loopback" else "black"
         ax.set_title(first["where"], fontsize=10, color=colour, wrap=True)
         ax.spines[["top", "right"]].set_visible(False)
-        drawn, names = ax.get_legend_handles_labels()
-        handles |= dict(zip(names, drawn, strict=True))
     for ax in axes[len(cells) * len(draws) :]:
         ax.set_axis_off()
-    figure.suptitle(f"{title}\n{_machine(table)}", fontsize=11)
+    figure.suptitle(f"{title}\n{machine(table)}", fontsize=11)
+    save(figure, axes, path, columns + 2)
+
+
+def sheet(lines: int, columns: int, title: str, size: tuple[float, float] = (3.4, 2.8)) -> tuple[Figure, Any]:
+    """A page of empty panels of `size` inches: axes (lines, columns)."""
+    figure = Figure(figsize=(size[0] * columns, size[1] * lines + 1.2), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, fontsize=11)
+    return figure, axes
+
+
+def save(figure: Figure, axes: Iterable[Axes], path: Path, columns: int) -> None:
+    """A PNG, with one legend for all panels."""
+    handles: dict[str, Any] = {}
+    for ax in axes:
+        drawn, names = ax.get_legend_handles_labels()
+        handles |= dict(zip(names, drawn, strict=True))
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=columns + 2, frameon=False, fontsize=9
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
     figure.savefig(path, dpi=150)
 
 
-def _machine(table: Frame) -> str:
+def machine(table: Frame) -> str:
+    """What the rows were measured on, for a title."""
     first, virtual = table.iloc[0], table["network"] == "virtual"
     kind = "virtual workers" if virtual.all() else "workers" if virtual.any() else "ranks"
     sizes = "/".join(f"{n}" for n in sorted(set(table["world_size"])))

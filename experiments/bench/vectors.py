@@ -1,6 +1,6 @@
 """The gradients that compressors are measured on: several of them in rotation, so that error feedback is real."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from experiments.capture import SEEN
 
 ROTATION = 8  # different gradients, at least
 HUGE = 1 << 27  # floats from which eight vectors would not fit a machine: views of one buffer then
@@ -64,8 +66,10 @@ def randn(numel: int) -> Vector:
 
 
 def captured(paths: Sequence[Path]) -> list[Vector]:
-    """The vectors of captured files, those of one length together; a folder stands for all .npy files below it."""
-    files = sorted(file for path in paths for file in (path.rglob("*.npy") if path.is_dir() else [path]))
+    """The vectors of captured files, those of one length together. A folder stands for all gradients below it: without
+    the sums that error feedback has made of them, for compressors here have a memory of their own.
+    """
+    files = sorted(file for path in paths for file in (_gradients(path) if path.is_dir() else [path]))
     if not files:
         raise BadGradients(
             f"expected .npy files or folders that hold some, got {', '.join(map(str, paths))}; "
@@ -73,6 +77,10 @@ def captured(paths: Sequence[Path]) -> list[Vector]:
         )
     lengths = sorted((_numel(file), str(file)) for file in files)
     return [_together(numel, [path for _, path in same]) for numel, same in groupby(lengths, lambda pair: pair[0])]
+
+
+def _gradients(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*.npy") if not file.stem.endswith(SEEN))
 
 
 def _together(numel: int, paths: Iterable[str]) -> Vector:
