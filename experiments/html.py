@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,9 +70,8 @@ def page(text: str, folder: Path) -> str:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")  # what a failed job printed is no markup
     tokens = parser.parse(text)
     headings = _named(tokens)
-    for token in (child for token in tokens for child in token.children or ()):
-        if token.type == "image":
-            token.attrs["src"] = _data_uri(folder / str(token.attrs["src"]))
+    for image in (child for token in tokens for child in token.children or () if child.type == "image"):
+        image.attrs["src"] = _data_uri(folder / str(image.attrs["src"]))
     states = [state for token in tokens if (state := _state(token))]
     body = parser.renderer.render(_framed(_folded(tokens), _tally(states)), parser.options, {})
     return PAGE.format(
@@ -84,7 +84,7 @@ def _named(tokens: Sequence[Token]) -> list[Heading]:
     """Give each heading an id of its own; the headings in order."""
     found: list[Heading] = []
     taken: Counter[str] = Counter()
-    for opening, inline in zip(tokens, tokens[1:], strict=False):
+    for opening, inline in pairwise(tokens):
         if opening.type != "heading_open":
             continue
         slug = re.sub(r"[^a-z0-9]+", "-", inline.content.lower()).strip("-") or "part"

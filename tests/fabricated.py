@@ -58,9 +58,15 @@ def write_job(
     (path / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = _quality(path, step_ms, quality, every, target, task) if every else {}
     (path / "summary.json").write_text(
-        json.dumps({
-            **SUMMARY, **found, "name_compressor": compressor, "world_size": world_size, **(summary or {}),
-        })  # fmt: skip
+        json.dumps(
+            {
+                **SUMMARY,
+                **found,
+                "name_compressor": compressor,
+                "world_size": world_size,
+                **(summary or {}),
+            }
+        )
     )
     (path / "env.json").write_text(json.dumps(facts))
     (path / "status.json").write_text(json.dumps({"state": "done", "started": 0.0, "updated": finished}))

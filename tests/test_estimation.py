@@ -136,7 +136,8 @@ def rules(job):
         job(name, khat=(1.0,), rule="trend")
         job(name, khat=(24.0,), rule="paper")
         job(name, khat=(0.5,), rule="sign")
-        job(name, khat=(1.0,), rule="trend", ratio=0.001, step_ms=[1.0] * (STEPS + 4))
+        for rule in ("trend", "paper"):
+            job(name, khat=(1.0 if rule == "trend" else 30.0,), rule=rule, ratio=0.001, step_ms=[1.0] * (STEPS + 4))
 
 
 def test_rules_stand_side_by_side_and_are_judged_one_by_one(rules, folder):
@@ -147,7 +148,7 @@ def test_rules_stand_side_by_side_and_are_judged_one_by_one(rules, folder):
     # jobs of another length lie in a cell of their own: there, one ratio has none to be compared with
     assert list(verdicts.values()) == ["holds", "fails", "fails", "no data"]
     text = RULES_TABLE.tables(table[table["ratio"] == 0.01]).popitem()[1]
-    assert text[["fit", "rule"]].to_numpy().tolist()[:3] == [["sidco_e", name] for name in ("paper", "sign", "trend")]
+    assert text[["fit", "rule"]].to_numpy().tolist()[:3] == [["sidco_e", name] for name in ("trend", "sign", "paper")]
     assert {"k̂/k", "stages, mean", "train loss"} <= set(text)
     assert (folder / "figures" / "rules.png").stat().st_size > 10_000
     assert set(pd.read_csv(folder / "tables" / "rules_series.csv")["label"]) >= {"sidco_e rule=paper"}
@@ -155,6 +156,7 @@ def test_rules_stand_side_by_side_and_are_judged_one_by_one(rules, folder):
 
 def test_more_stages_at_a_smaller_ratio_is_judged_in_one_cell(job, folder):
     job("sidco_e", ratio=0.1)
+    job("sidco_e", ratio=0.1, rule="paper")
     fewer = job("sidco_e", ratio=0.001)
     lines = (fewer / "steps.jsonl").read_text().splitlines()
     (fewer / "steps.jsonl").write_text("".join(line.replace('"stages": ', '"stages": 1') + "\n" for line in lines))
@@ -181,3 +183,8 @@ def test_the_first_job_of_each_grid_can_be_run(composed, name):
     ran = check(composed(f"experiment={name}", "profile=quick", *words))
     assert ran["network"]["shaped"] is False
     assert ran["training"]["steps"] == config["training"]["steps"]
+
+
+def test_one_rule_alone_is_nothing_to_set_side_by_side(job, folder):
+    job("sidco_e")
+    assert RULES_TABLE.part(read(folder), folder) is None

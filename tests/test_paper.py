@@ -48,7 +48,9 @@ def test_what_is_derived_from_code_is_not_said_to_be_read_in_the_paper():
 @pytest.mark.parametrize("mark", ["M", "m", "?"])
 def test_another_mark_is_refused_and_the_line_named(entered, mark):
     folder = entered("lstm_ptb,estimation,,,,,", f"lstm_ptb,estimation,0.9,,{mark},7,recollection")
-    with pytest.raises(ValueError, match=rf"some.csv, line 3: .*got one marked {'M, from memory' if mark == 'M' else '.'}"):
+    with pytest.raises(
+        ValueError, match=rf"some.csv, line 3: .*got one marked {'M, from memory' if mark == 'M' else '.'}"
+    ):
         paper_numbers(folder / "some.csv")
 
 
@@ -75,4 +77,3 @@ def test_what_a_reader_entered_is_printed_with_its_page_and_origin(entered):
     assert "| a | estimation | 1.02 | – | read in the paper | 7 | the paper | paper |" in said
     assert "| b | estimation | 0.9 | – | read in the paper | page not transcribed | the paper | paper |" in said
     assert said.endswith("some.csv: 1 of 3 numbers not transcribed.")
-

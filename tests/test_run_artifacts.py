@@ -240,6 +240,7 @@ def test_one_number_of_ranks_is_no_scaling(job, folder):
 def test_every_artifact_is_drawn_and_its_figures_are_no_empty_pictures(two_links, one_node, job, folder):
     for name in ("none", "sidco_e"):
         job(name, [10] * LONG, ratio=None if name == "none" else 0.1, loss=falling(0.05), tag="long")
+    job("sidco_e", [10] * LONG, ratio=0.1, rule="paper", tag="long")
     parts = report.write(folder)
     assert {"speedup", "loss_curves", "estimation", "rules", "table1", "break_even", "scaling"} <= set(parts)
     for part in parts.values():

@@ -93,7 +93,7 @@ def figures(table: Frame, _: Frame, folder: Path) -> list[Path]:
     if rows.empty:
         return []
     height = 0.9 + 0.24 * rows.groupby("cell").size().max()
-    title = "Modelled from measured parts: below which link rate compression beats dense fp32"
+    title = "Up to which link rate compression beats dense fp32 (modelled)"
     panels(rows, path, title, height, [lambda ax, cell: _panel(ax, cell, table)])
     return [path]
 
@@ -105,6 +105,8 @@ def _panel(ax: Axes, rows: Frame, table: Frame) -> None:
     left, right = min(finite) / 5, 5 * max(finite)
     for side, colour, label in (("below", "#0072B2", "pays below"), ("any", "#009E73", "pays on any link")):
         chosen = rows[rows["break_even_over_fp32"] == side]
+        if chosen.empty:
+            continue
         widths = chosen["rate_over_fp32_mbit_per_s"].clip(upper=right) - left
         ax.barh(chosen.index, widths, left=left, color=colour, label=label)
     for row in rows[rows["break_even_over_fp32"].isin(("never", "above"))].itertuples():

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 
 from experiments.artifacts import ROW, Cell, Verdict, in_order, link, paper_said, place, where
 from experiments.artifacts.pictures import GREY, Panel, panels, styles
@@ -165,6 +166,8 @@ def running_panel(
 def around_one(ax: Axes) -> None:
     """A logarithmic axis on which the band that counts as good is grey."""
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(LogFormatter())  # 0.8, not 8 x 10^-1
+    ax.yaxis.set_minor_formatter(LogFormatter())
     ax.axhspan(*BAND, color=GREY, alpha=0.15, linewidth=0)
     ax.axhline(1, color=GREY, linewidth=0.8)
 

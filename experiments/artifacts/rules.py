@@ -27,9 +27,11 @@ SMOOTH = 10  # steps
 
 
 def select(runs: Frame) -> Frame:
-    """Jobs of SIDCo whose stages a rule adapts, and that are long enough."""
+    """Jobs of SIDCo that are long enough, where more than one rule adapts the stages."""
     ours = runs["name_compressor"].isin(FITS) & runs["compression"].map(rule).isin(RULES)
-    return runs[ours & (runs["steps_total"] >= SKIPPED + LONG)]
+    long = runs[ours & (runs["steps_total"] >= SKIPPED + LONG)]
+    several = long["compression"].map(rule).groupby(long["cell"]).transform("nunique") > 1
+    return long[several]
 
 
 def draw(runs: Frame, steps: Frame) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.artifacts import FP32, MARKS, PAPER, Cell, Part, Printed, Verdict, link, paper_numbers, where
+from experiments.artifacts.scaling import on_one_node
 from experiments.results import Frame
 from experiments.text import NOTHING, column, markdown, plus_minus, seeds, without_empty
 
@@ -34,6 +35,8 @@ class Table1:
 
     def part(self, runs: Frame, folder: Path) -> Part | None:
         table = draw(runs)
+        if table.empty:
+            return None
         text = shown(table)
         return Part(
             table=table,
@@ -47,11 +50,14 @@ class Table1:
 
 
 def draw(runs: Frame) -> pd.DataFrame:
-    """One row per benchmark, link and setting."""
+    """One row per benchmark, link and setting; ranks that share a node to see how they scale are in `scaling`."""
     runs = runs.assign(where=where(runs))
     timed = set(runs.loc[runs["network"] != "virtual", "name_benchmark"])
     kept = runs[(runs["network"] != "virtual") | ~runs["name_benchmark"].isin(timed)]
+    kept = kept[~on_one_node(kept)]
     rows = pd.DataFrame([_row(cell) for _, cell in kept.groupby("cell", sort=False)])
+    if rows.empty:
+        return rows
     return rows.sort_values(["benchmark", "rate_mbit_per_s", "where"]).reset_index(drop=True)
 
 
