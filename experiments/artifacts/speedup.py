@@ -17,6 +17,7 @@ import pandas as pd
 from experiments.artifacts import BF16, FP32, ROW, Artifact, Cell, Verdict, in_order, paper_numbers, place, where
 from experiments.artifacts import speedup_text as text
 from experiments.artifacts.speedup_pictures import SPLIT, figures
+from experiments.recipe import later
 from experiments.results import Frame, geometric_mean, labels
 
 RIVALS = {FP32: "no compression", "topk": "Topk", "dgc": "DGC"}  # and what the paper calls them
@@ -77,6 +78,7 @@ def _row(jobs: Frame) -> dict[str, Any]:
     low, high = (over * (jobs["step_ms"] / jobs[f"step_ms_{end}"])[over.index] for end in ("p80", "p20"))
     return {
         **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])},
+        **later(first),
         "units_per_second": geometric_mean(jobs["units_per_second"]),
         "speedup_over_fp32": geometric_mean(over),
         "speedup_sd": over.std(),  # between seeds; NaN of one
