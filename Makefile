@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup reproduce-table report publish new-compressor compare bench test check format clean
+.PHONY: help setup reproduce-table plan report publish new-compressor compare bench test check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,6 +23,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 reproduce-table: $(INSTALLED) ## the speed-up table of PROFILE (quick | real | smoke): runs what is missing, resumes; COMPRESSORS=none,topk,… for fewer
 	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) $(if $(COMPRESSORS),compressor=$(COMPRESSORS)) || status=$$?; \
 	$(BIN)/python -m experiments.report outputs/$(PROFILE) && exit $$status
+
+plan: $(INSTALLED) ## what the speed-up table of PROFILE would take (jobs, steps, bytes, an estimate of hours), without running it
+	@$(BIN)/python -m experiments.estimate experiment=speedup profile=$(PROFILE) $(if $(COMPRESSORS),compressor=$(COMPRESSORS))
 
 report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, from its files
 	$(BIN)/python -m experiments.report outputs/$(PROFILE)
