@@ -141,8 +141,8 @@ def test_each_step_is_taken_at_its_rate_and_a_resumed_run_takes_the_same(compose
     assert book.rates == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5, 0.5, 0.05, 0.05])
 
     (first := scheduled(config, 5, schedule)).run(halves := Rates(), None)
-    second = scheduled(config, 10, schedule)
-    second.load_state_dict(first.state_dict())
+    state, second = first.state_dict(), scheduled(config, 10, schedule)
+    second.load_state_dict(state)
     second.run(halves, None)
     assert (halves.rates, halves.steps) == (book.rates, book.steps)
     assert weights_sha256(second.workers.module) == weights_sha256(whole.workers.module)
@@ -156,7 +156,7 @@ def test_the_rate_moves_the_weights(composed):
         one.before = [p.detach().clone() for p in one.workers.module.parameters()]
         one.run(Rates(), None)
     moved = [
-        max(float((p - q).abs().max()) for p, q in zip(one.workers.module.parameters(), one.before, strict=True))
+        max((p.detach() - q).abs().max().item() for p, q in zip(one.workers.module.parameters(), one.before, strict=True))
         for one in (at_start, still)
     ]
     assert moved[0] > 1e-3

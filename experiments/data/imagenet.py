@@ -32,12 +32,13 @@ class Pictures(MapStyle[tuple[Tensor, int]]):
         return len(self.names)
 
     def __getitem__(self, place: int) -> tuple[Tensor, int]:
-        from torchvision.io import ImageReadMode, decode_image
+        from torchvision.datasets.folder import pil_loader
+        from torchvision.transforms.v2.functional import pil_to_tensor
 
         path = self.root / self.names[place].decode()
         try:
-            image = decode_image(str(path), ImageReadMode.RGB)
-        except (OSError, RuntimeError) as error:
+            image = pil_to_tensor(pil_loader(str(path)))  # (3, H, W) uint8; torchvision's own decoders will go
+        except (OSError, SyntaxError, ValueError) as error:  # not an image, or cut short
             raise DataMissing(f"imagenet: expected an image, got {path} ({error}); copy it anew") from error
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global state
             torch.default_generator.manual_seed(generator(*self.key, place).initial_seed())  # no GPU's
