@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup reproduce-table artifact-microbench report publish new-compressor compare bench notebooks pictures test check format clean
+.PHONY: help setup reproduce-table plan artifact-microbench report publish new-compressor compare bench notebooks pictures test check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,6 +35,9 @@ artifact-microbench: $(INSTALLED) ## compressors by themselves on DEVICE (cpu | 
 	$(BIN)/python -m experiments.bench --gradients outputs/$(PROFILE)/bench/jobs --sizes 262144 2621440 26214400 --rounds 11 \
 		--compressors sidco_e sidco_gp sidco_p dgc redsync gaussiank --device $(DEVICE) --output outputs/$(PROFILE)/bench --name $(DEVICE) $(BENCH)
 	$(BIN)/python -m experiments.report outputs/$(PROFILE)/bench --only microbench
+
+plan: $(INSTALLED) ## what the speed-up table of PROFILE would take (jobs, steps, bytes, an estimate of hours), without running it
+	@$(BIN)/python -m experiments.estimate experiment=speedup profile=$(PROFILE) $(if $(COMPRESSORS),compressor=$(COMPRESSORS))
 
 report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, from its files
 	$(BIN)/python -m experiments.report outputs/$(PROFILE)

@@ -44,6 +44,9 @@ class Training:
     step_space: bool = False  # memories hold learning rate * gradient, so they outlive a change of the rate
     autocast: bool = False  # bfloat16 where torch's autocast thinks fit
     channels_last: bool = False
+    epochs: float | None = None  # instead of steps, excluded ones included; the two `_every` then count epochs too
+    time_cap_s: float | None = None  # training ends there, by rank 0's seconds of steps; all ranks agree
+    decay_1d: bool = True  # weight decay is also for biases and normalisation
     capture_steps: Any = "${capture.steps}"  # set there
 
 
@@ -78,6 +81,7 @@ class Config:
     dataset: Any = MISSING
     task: Any = MISSING
     optimizer: Any = MISSING
+    schedule: Any = MISSING
     compressor: Any = None
     wire: Any = None
     feedback: Any = None
@@ -135,11 +139,13 @@ def check(cfg: DictConfig) -> dict[str, Any]:
         for key in part:
             if key not in known:  # a + on the command line gets past Hydra, and would be obeyed by nobody
                 raise ConfigError(f"{path}{key} is not known here: it must be one of {', '.join(known)}")
-    for part in ("method", "plan"):
+    for part in ("method", "plan", "schedule"):
         build(plain[part])  # their constructors refuse what makes no sense: now, not on every rank later
     _check_wire(plain)
     _check_feedback(plain)
     _check_training(plain["training"])
+    names = plain["names"]  # without a benchmark, model and data were chosen one by one
+    names["benchmark"] = names.get("benchmark") or f"{names['model']}+{names['dataset']}"
     if plain["training"]["step_space"] and not plain["optimizer"]["lr"] > 0:
         raise ConfigError(f"training.step_space needs a learning rate above 0, got {plain['optimizer']['lr']}")
     return {str(key): value for key, value in plain.items()}
@@ -152,7 +158,12 @@ def _check_training(training: dict[str, Any]) -> None:
     for key in ("evaluate_every", "checkpoint_every"):
         if training[key] is not None and training[key] < 1:
             raise ConfigError(f"training.{key} must be null or at least 1, got {training[key]}")
-    total = training["excluded_steps"] + training["steps"]
+    for key in ("epochs", "time_cap_s"):
+        if training[key] is not None and not 0 < training[key] < math.inf:
+            raise ConfigError(f"training.{key} must be null or above 0, got {training[key]}")
+    if training["epochs"] is not None:
+        training["steps"] = None  # of epochs, how many is known when the data is
+    total = math.inf if training["steps"] is None else training["excluded_steps"] + training["steps"]
     if not all(0 <= step < total for step in training["capture_steps"]):
         raise ConfigError(
             f"capture.steps must lie in 0 to {total - 1}, this job's steps, got {training['capture_steps']}"
@@ -227,7 +238,7 @@ def build(node: Any) -> Any:
     try:
         return None if node is None else instantiate(node)
     except InstantiationException as error:
-        if isinstance(error.__cause__, ValueError):  # a constructor's own words, without Hydra's around them
+        if isinstance(error.__cause__, ValueError | TypeError):  # a constructor's words, without Hydra's around them
             raise ConfigError(str(error.__cause__)) from None
         raise
 

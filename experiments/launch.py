@@ -15,11 +15,12 @@ from experiments.build import Incompatible, build, check, digest, rate_mbit, sci
 from experiments.data.cache import DataMissing
 from experiments.network import default_burst_kib, loopback_nodes, shaped_nodes
 from experiments.ranks import Failed, torchrun, wait
+from experiments.recipe import in_steps
 from experiments.record import ROOT, environment, read_json, write_json
 from experiments.slots import Seat
 
 MEASURED = ("sidco", "experiments/models", "experiments/data")  # and the files below: what a number depends on
-MEASURED_FILES = ("tasks", "loop", "worker", "ranks", "network")
+MEASURED_FILES = ("tasks", "loop", "schedule", "worker", "ranks", "network")
 
 
 class Job(NamedTuple):
@@ -169,8 +170,9 @@ def job_folder(config: dict[str, Any]) -> Path:
 
 def _prepare(folder: Path, config: dict[str, Any], place: cluster.Place | None, seat: Seat) -> None:
     """What ranks read, and what a row must be able to say of where it comes from."""
-    data_sha256 = build(config["dataset"]).prepare()  # here, so that one process downloads and ranks only read
-    OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
+    dataset = build(config["dataset"])
+    data_sha256 = dataset.prepare()  # here, so that one process downloads and ranks only read
+    OmegaConf.save(OmegaConf.create(in_steps(config, dataset)), folder / "config.yaml")
     network, virtual = config["network"], config["workers"]["virtual"]
     kind = "virtual" if virtual else "cluster" if place else "shaped" if network["shaped"] else "loopback"
     facts: dict[str, Any] = {"network": kind, "rate_mbit_per_s": None, "latency_emulated": False, "origin": "measured"}

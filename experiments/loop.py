@@ -6,43 +6,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from experiments.capture import captured
 from experiments.data import Batch, Dataset
+from experiments.record import Book
+from experiments.schedule import Schedule, set_rates
 from experiments.tasks import Task
 from sidco.compressor import target_count
 from sidco.workers import Workers, weights_sha256
 
 LOSSES = 5  # steps the last loss is a mean over
-
-
-class Book(Protocol):
-    """Where a training is written down."""
-
-    @property
-    def folder(self) -> Path:
-        """Of the job."""
-        ...
-
-    @property
-    def rank(self) -> int: ...
-
-    def log(self, step: int, **scalars: float | None) -> None:
-        """A timed step."""
-        ...
-
-    def quality(self, points: list[dict[str, float]]) -> None:
-        """All qualities measured so far."""
-        ...
-
-    def save(self, step: int, state: dict[str, Any]) -> None:
-        """A checkpoint."""
-        ...
+LOOK = 10  # steps between looks at the clock
 
 
 class Diverged(RuntimeError):
@@ -63,6 +41,7 @@ class Trainer:
     seed: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     residual: Callable[[], Tensor | None] = lambda: None  # a copy of what error feedback keeps back at this moment
+    schedule: Schedule = field(default_factory=Schedule)
     done: int = 0  # steps
     seconds: float = 0.0  # that they took, without what lies between them
     carries: list[Any] = field(init=False)
@@ -71,13 +50,20 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.carries = [None] * len(self.shares)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]  # what the schedule multiplies
+        if self.training["step_space"] and len(set(self.rates)) > 1:
+            raise ValueError(
+                f"training.step_space needs one learning rate for all parameters, got {sorted(set(self.rates))}: give "
+                "the optimizer's groups the same, or leave it out"
+            )
 
     def run(self, book: Book, ratio: float | None) -> dict[str, Any]:
         """Excluded steps, timed steps, then steps without exchange; returns what the summary says of them."""
         excluded, last = self.training["excluded_steps"], self.training["excluded_steps"] + self.training["steps"]
         streams = [self.batches(share) for share in self.shares]
         per_epoch = self.dataset.steps_per_epoch(self.world_size, self.training["batch_per_rank"])
-        while self.done < last:
+        while self.done < last and not self.out_of_time(book):
+            set_rates(self.optimizer, self.rates, self.schedule.factor(self.done, per_epoch, last))
             with self.capture(book):
                 row = self.step(streams, ratio)
             self.seconds += 1e-3 * row["step_ms"]
@@ -88,21 +74,23 @@ class Trainer:
             self.done += 1
             if self.due("evaluate_every"):
                 point = {"step": self.done, "epoch": self.done / per_epoch, "seconds": self.seconds}
-                self.points.append({**point, "metric_value": self.quality()})
+                self.points.append(point | self.quality())
                 book.quality(self.points)
             if self.due("checkpoint_every") and self.done < last:
                 book.save(self.done, self.state_dict())
-        quality = self.quality() if self.training["valid_batches"] else None
+        quality = self.quality() if self.training["valid_batches"] else {"metric_value": None}
         # before the last steps, which part replicas
         agree, weights = self.workers.replicas_agree(), weights_sha256(self.workers.module)
         compute = [self.compute_only(streams[0]) for _ in range(self.training["compute_only_steps"])]
         return {
             "units_per_step_per_rank": self.task.count(next(streams[0])),
             "unit": self.task.unit,
+            "steps_done": self.done,
             "loss_first": self.losses[0],
             "loss_last": sum(self.losses[-LOSSES:]) / len(self.losses[-LOSSES:]),
             "metric": self.task.metric,
-            "metric_value": quality,
+            **quality,
+            **self.task.summary(self.carries),
             **self.to_target(),
             "host_reads": self.workers.host_reads(),
             "replicas_agree": agree,
@@ -119,6 +107,11 @@ class Trainer:
     def due(self, key: str) -> bool:
         """Is it this step's turn for what happens every so many steps?"""
         return bool(self.training[key]) and self.done % self.training[key] == 0
+
+    def out_of_time(self, book: Book) -> bool:
+        """Has the time for training been used up? Rank 0's clock decides for all, looked at between steps."""
+        cap = self.training["time_cap_s"]
+        return cap is not None and self.done % LOOK == 0 and book.agreed(self.seconds) >= cap
 
     def to_target(self) -> dict[str, float | None]:
         """When the target was first reached, by the seconds of steps alone; None: never, or no target."""
@@ -172,10 +165,9 @@ class Trainer:
     def step(self, streams: list[Iterator[Batch]], ratio: float | None) -> dict[str, Any]:
         """One step, its batches included, and its record: times in milliseconds, bytes and density of one worker."""
         before, start = self.workers.traffic(), time.perf_counter()
+        rate = self.optimizer.param_groups[0]["lr"]
         if self.training["step_space"]:
-            (self.workers.scale,) = {
-                group["lr"] for group in self.optimizer.param_groups
-            }  # one rate, or there is no step space
+            self.workers.scale = rate
         value = self.workers.backward(self.forward_all(streams)).mean().item()
         reduced = time.perf_counter()
         cost, last_gradient = self.workers.spent()
@@ -185,6 +177,7 @@ class Trainer:
         numel = sum(p.numel() for p in self.workers.module.parameters() if p.requires_grad)
         return {
             "loss": value,
+            "learning_rate": rate,
             "ratio": ratio,
             "density": sent.coordinates / numel,
             "khat_over_k": None if ratio is None else sent.coordinates / target_count(numel, ratio),
@@ -209,11 +202,11 @@ class Trainer:
 
     def forward(self, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
         """Loss and carried state, with the options that pay on some CPUs."""
-        inputs, targets = batch[0].to(self.device), batch[1].to(self.device)
+        inputs, *others = (part.to(self.device) for part in batch)
         if self.training["channels_last"] and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, torch.bfloat16) if self.training["autocast"] else nullcontext():
-            return self.task.loss(self.workers.model, (inputs, targets), carry)
+            return self.task.loss(self.workers.model, (inputs, *others), carry)
 
     def update(self, loss: float) -> None:
         """Clip the averaged gradient, step, forget it. A value that is no number stops the job before the update."""
@@ -236,9 +229,10 @@ class Trainer:
         self.update(loss.item())
         return time.perf_counter() - start
 
-    def quality(self) -> float:
-        """The task's metric on the first validation batches, `valid_batches` of them."""
+    def quality(self) -> dict[str, float]:
+        """On the first validation batches: the task's metric as `metric_value`, what it measures beside it by name."""
         count = self.training["valid_batches"]
         batches = itertools.islice(self.dataset.valid_batches(self.training["batch_per_rank"]), count)
-        here = ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in batches)
-        return self.task.evaluate(self.workers.module, here)
+        here = (tuple(part.to(self.device) for part in batch) for batch in batches)
+        found = self.task.evaluate(self.workers.module, here)
+        return {"metric_value": found.pop(self.task.metric), **found}

@@ -8,6 +8,7 @@ from threading import Event, Thread
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.conf import HydraConf
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 from rich.status import Status
@@ -19,13 +20,15 @@ from experiments.record import read_json, write_json
 POLL_S = 1.0
 
 
-def jobs_of_sweep(hydra: HydraConf, arguments: list[str]) -> list[str]:
+def jobs_of_sweep(hydra: HydraConf, arguments: list[str]) -> list[list[str]]:
     """The overrides of each job that Hydra's basic sweeper makes of the grid in the configuration and this command."""
     params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
     typed = [word for word in arguments if "=" in word and not word.startswith("-")]
     typed = [word for word in typed if not word.lstrip("+~").startswith(("hydra.", "hydra/"))]  # not of its jobs
-    overrides = OverridesParser.create().parse_overrides([*params, *typed])
-    return [" ".join(job) for batch in BasicSweeper.split_arguments(overrides, max_batch_size=None) for job in batch]
+    running = GlobalHydra.instance().hydra
+    parser = OverridesParser.create(running.config_loader if running else None)  # which knows what a glob matches
+    batches = BasicSweeper.split_arguments(parser.parse_overrides([*params, *typed]), max_batch_size=None)
+    return [list(job) for batch in batches for job in batch]
 
 
 def plain_console() -> Console:

@@ -4,7 +4,9 @@ import json
 import math
 from typing import Any
 
-from experiments.build import scientific
+from experiments.build import ConfigError, build, scientific
+from experiments.data import Dataset
+from experiments.schedule import Schedule
 
 COMPRESSION = ("method", "plan", "seed")  # what two jobs that may be compared differ in
 OF_MEMORY = ("step_space", "local_clip")  # switches of training that say how a compressor is used, not what is trained
@@ -14,7 +16,8 @@ MEMORIES = {
     "PowerSGD": "PowerSGD's own",
 }
 SAID = {"gradient space": "EF in gradient space", "step space": "EF in step space", "none": "no memory"}
-PARTS = ("memory", "momentum", "weight_decay", "learning_rate")
+PARTS = ("memory", "momentum", "weight_decay", "learning_rate", "schedule")
+IN_EPOCHS = ("evaluate_every", "checkpoint_every")  # where training.epochs is set
 
 
 def recipe(config: dict[str, Any]) -> dict[str, Any]:
@@ -33,8 +36,31 @@ def recipe(config: dict[str, Any]) -> dict[str, Any]:
         "momentum": applied,
         "weight_decay": float(_optimizer(config).get("weight_decay") or 0),
         "learning_rate": float(_optimizer(config).get("lr", math.nan)),
+        "schedule": str(build(config.get("schedule")) or Schedule()),
+        "decay_1d": config["training"].get("decay_1d", True),
         "memory": memory,
     }
+
+
+def later(row: Any) -> dict[str, Any]:
+    """What older tables of runs do not state of a row: constant rates, and weight decay of all parameters."""
+    return {"schedule": row.get("schedule", str(Schedule())), "decay_1d": row.get("decay_1d", True)}
+
+
+def in_steps(config: dict[str, Any], dataset: Dataset) -> dict[str, Any]:
+    """The configuration with what it counts in epochs counted in steps; the data set has been prepared."""
+    training = config["training"]
+    if training["epochs"] is None:
+        return config
+    per_epoch = dataset.steps_per_epoch(config["workers"]["world_size"], training["batch_per_rank"])
+    total = math.ceil(training["epochs"] * per_epoch)
+    if total <= training["excluded_steps"] or max(training["capture_steps"], default=0) >= total:
+        raise ConfigError(
+            f"training.epochs={training['epochs']:g} are {total} steps: expected more than training.excluded_steps, "
+            f"{training['excluded_steps']}, and than all of capture.steps, {training['capture_steps']}"
+        )
+    often = {key: training[key] and training[key] * per_epoch for key in IN_EPOCHS}
+    return {**config, "training": {**training, "steps": total - training["excluded_steps"], **often}}
 
 
 def compared(config: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +97,10 @@ def said(row: Any, part: str) -> str:
         return "no momentum" if value == "none" else f"momentum {value} compression"
     if part == "learning_rate":
         return f"learning rate {value:g}"
-    return f"weight decay {value:g}" if value else "no weight decay"
+    if part == "schedule":
+        return "constant rate" if value == str(Schedule()) else f"rate with {value}"
+    where = "" if row.get("decay_1d", True) else " (not of 1-D parameters)"
+    return f"weight decay {value:g}{where}" if value else "no weight decay"
 
 
 def _optimizer(config: dict[str, Any]) -> dict[str, Any]:

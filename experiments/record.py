@@ -41,6 +41,34 @@ class Sink(Protocol):
     def close(self, exit_code: int, **summary: Any) -> None: ...
 
 
+class Book(Protocol):
+    """Where a training is written down."""
+
+    @property
+    def folder(self) -> Path:
+        """Of the job."""
+        ...
+
+    @property
+    def rank(self) -> int: ...
+
+    def log(self, step: int, **scalars: float | None) -> None:
+        """A timed step."""
+        ...
+
+    def quality(self, points: list[dict[str, float]]) -> None:
+        """All qualities measured so far."""
+        ...
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """A checkpoint."""
+        ...
+
+    def agreed(self, seconds: float) -> float:
+        """Rank 0's, on all ranks."""
+        ...
+
+
 class Recorder:
     """Writes steps as they come and the summary at the end. Rank 0 has one."""
 

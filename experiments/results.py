@@ -140,8 +140,10 @@ def _row(job: Path) -> dict[str, Any]:
         raise NotARow(state, status.get("reason", "no readable status.json"))
     summary, env = (_whole(job / name, read_json(job / name)) for name in ("summary.json", "env.json"))
     config = _whole(job / "config.yaml", _config(job / "config.yaml"))
-    steps = _whole(job / "steps.jsonl", _steps(job / "steps.jsonl", config["training"]["steps"]))
-    points = _whole(job / "quality.json", _points(job / "quality.json", config["training"]))
+    planned = config["training"]["excluded_steps"] + config["training"]["steps"]
+    done = summary.get("steps_done", planned)  # fewer where the time for training was used up
+    steps = _whole(job / "steps.jsonl", _steps(job / "steps.jsonl", done - config["training"]["excluded_steps"]))
+    points = _whole(job / "quality.json", _points(job / "quality.json", config["training"].get("evaluate_every"), done))
     row = {"job": job.name, "finished": status["updated"], **summary, **env, **_settings(config, env), **_means(steps)}
     row |= {name: math.nan for name in OPTIONAL if row.get(name) is None}
     row |= _ending(row, steps, points, config)
@@ -173,13 +175,12 @@ def _steps(path: Path, expected: int) -> pd.DataFrame | None:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return pd.DataFrame(lines).astype(float) if len(lines) == expected else None
+    return pd.DataFrame(lines).astype(float) if 0 < len(lines) == expected else None
 
 
-def _points(path: Path, training: dict[str, Any]) -> list[dict[str, float]] | None:
+def _points(path: Path, every: int | None, done: int) -> list[dict[str, float]] | None:
     """The quality on the way; None where fewer are there than were asked for."""
-    every = training.get("evaluate_every")
-    expected = (training["steps"] + training["excluded_steps"]) // every if every else 0
+    expected = done // every if every else 0
     found = read_json(path) if expected else []
     return found if found is not None and len(found) == expected else None
 

@@ -113,7 +113,7 @@ class Sweep:
             config = running.compose_config("config", words, RunMode.MULTIRUN, with_log_configuration=False).hydra
             name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self._folder = Path(config.sweep.dir, ".sweeps", name).resolve()
-            self._jobs = jobs_of_sweep(config, words)
+            self._jobs = [" ".join(job) for job in jobs_of_sweep(config, words)]
             self._progress = Progress(self.console, len(self._jobs))
             self._letters = Letters(self._folder, self._ended)
         return Messenger, (self._folder,)

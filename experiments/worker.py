@@ -24,6 +24,7 @@ from experiments.capture import residual
 from experiments.checkpoint import latest, load, save, step_of
 from experiments.loop import Diverged, Trainer
 from experiments.record import Recorder, read_json, write_json
+from experiments.schedule import groups
 from sidco.comm import Ranks
 from sidco.compressors.cast import Cast
 from sidco.method import AllGather, Gathered, NonFiniteGradient
@@ -67,6 +68,11 @@ class _Book:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         save(self.folder, step, state, self.rank, self.world_size, dist.barrier)
+
+    def agreed(self, seconds: float) -> float:
+        box = [seconds]
+        dist.broadcast_object_list(box)
+        return box[0]
 
 
 def _run(folder: Path, rank: int) -> None:
@@ -130,12 +136,13 @@ def _trainer(config: dict[str, Any], rank: int, device: torch.device) -> Trainer
         shares = tuple(range(settings["world_size"]))
     else:
         workers, shares = DDPWorkers(model, method, plan, seed=seed), (rank,)
-    optimizer = build(config["optimizer"])(workers.module.parameters())
+    optimizer = build(config["optimizer"])(groups(workers.module, training["decay_1d"]))
     torch.manual_seed(seed * 1000 + rank)  # dropout differs between ranks
     task, dataset = build(config["task"]), build(config["dataset"])
     return Trainer(
         workers, task, dataset, optimizer, training, shares, settings["world_size"], seed, device,
         residual=partial(residual, workers, method, plan),
+        schedule=build(config["schedule"]),
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from torchvision.datasets import CIFAR10
 from torchvision.datasets.utils import calculate_md5
 
 from experiments.data.cifar10 import Cifar10
+from experiments.data.imagenet import ImageNet
 from experiments.data.text import PTBText
 
-REAL = Path(os.environ.get("SIDCO_DATA", "/nowhere"))
 REAL = Path(os.environ.get("SIDCO_DATA", "/nowhere"))
 
 
@@ -56,3 +56,13 @@ def make_archive(root, monkeypatch):
     monkeypatch.setattr(CIFAR10, "test_list", [(name, sums[name]) for name, _ in CIFAR10.test_list])
     monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
     return path
+
+
+def make_imagenet(root, train=12, valid=6, classes=3, **more):
+    """Images of one colour each, as grey as their number says, of several sizes; as `ImageNet` takes them."""
+    for split, count in {"train": train, "val": valid}.items():
+        for i in range(count):
+            folder = root / "data" / "imagenet" / split / f"n{i % classes:03d}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9 + i, 20), (10 * i,) * 3).save(folder / f"{i:03d}.png")
+    return ImageNet(classes=classes, train_count=train, valid_count=valid, **{"side": 7, "decoders": 0, **more})

@@ -26,7 +26,7 @@ NO_LINK = {"rate_mbit_per_s": None, "burst_kib": None}
 def write_job(
     folder, compressor, step_ms, *, ratio=None, seed=1, finished=1.0, khat=(1.0, 1.0, 1.0), rule="trend",
     task="LanguageModel", quality=(), every=None, target=None, feedback=None, optimizer=None, training=None,
-    loss=(8.0,), sent=5000, world_size=2, summary=None, tag="", **env,
+    loss=(8.0,), sent=5000, world_size=2, summary=None, schedule=None, tag="", **env,
 ):  # fmt: skip
     """`write_job(folder, "topk", [40, 50, 60], ratio=0.01)`: a job with steps of so many milliseconds.
 
@@ -43,6 +43,7 @@ def write_job(
     config = {
         "ratio": 0.5, "seed": seed, "compressor": settings, "feedback": None, "plan": {"_target_": "x.Plan"},
         "task": {"_target_": f"experiments.tasks.{task}"}, "optimizer": optimizer,
+        **({"schedule": schedule} if schedule else {}),  # older configurations have none
         "method": {"_target_": "x.Gathered", "compressor": inner or compressor} if hooked else None,
         "network": {"shaped": shaped, "rate": "100mbit" if shaped else None},
         "workers": {"world_size": world_size, "timeout_s": 3}, "names": {"compressor": compressor},

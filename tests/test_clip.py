@@ -1,6 +1,7 @@
 """Clipping: of the averaged gradient, once, and never of a gradient that is no number."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from test_checkpoint import Words
 
 from experiments.build import build, check
 from experiments.loop import Diverged, Trainer
+from experiments.schedule import groups
 from sidco.feedback import MomentumCorrection
 from sidco.method import Gathered, NonFiniteGradient
 from sidco.workers import VirtualWorkers
@@ -90,6 +92,24 @@ def test_a_gradient_that_is_no_number_is_never_clipped_nor_applied(composed, bad
     assert torch.equal(weights(one), before)
     with pytest.raises(Diverged, match=f"loss {bad}"):
         one.update(bad)
+    assert torch.equal(weights(one), before)
+
+
+@pytest.mark.case(69)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, -1], ids=["a matrix", "a bias"])
+def test_a_group_that_does_not_decay_is_clipped_and_guarded_like_the_other(composed, place, bad):
+    one = trainer(check(composed("compressor=dense")), 2)
+    module = one.workers.module
+    one = replace(one, optimizer=torch.optim.SGD(groups(module, decay_1d=False), lr=1.0, weight_decay=0.0))
+    assert len(one.optimizer.param_groups) == 2
+    assert step(one).norm().item() == pytest.approx(CLIP, rel=1e-3), "one norm of both groups"
+    loss = one.workers.backward(losses(one)).mean().item()
+    before, parameters = weights(one), list(module.parameters())
+    assert [parameters[place].dim() for place in (0, -1)] == [2, 1]
+    parameters[place].grad.view(-1)[3] = bad
+    with pytest.raises(Diverged, match=r"norm of the averaged gradient (nan|inf)"):
+        one.update(loss)
     assert torch.equal(weights(one), before)
 
 

@@ -1,25 +1,37 @@
 """What the command line accepts, and what it says to what it does not."""
 
+import os
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
+import torch
 from conftest import ROOT
+from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, MissingConfigException
 
 from experiments.build import ConfigError, Incompatible, build, check, digest, rate_mbit, scientific
 from experiments.launch import job_folder
+from experiments.progress import jobs_of_sweep
+from experiments.tasks import Classification, LanguageModel
 from sidco.compressors.sidco import Sidco
 from sidco.method import Gathered
 
 CONF = ROOT / "conf"
+COMBINED = ("model=vgg16,resnet20", "dataset=cifar10", "compressor=glob(sidco_*)")
 
 
 def yamls(group):
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-@pytest.mark.parametrize("benchmark", yamls("benchmark"))
-@pytest.mark.parametrize("compressor", yamls("compressor"))
+# each compressor on a text and on images; each benchmark plain, compressed, and with a momentum before compression
+PAIRS = {(benchmark, name) for benchmark in yamls("benchmark") for name in ("none", "sidco_e", "dgc_full")}
+PAIRS |= {(benchmark, name) for benchmark in ("lstm_ptb", "resnet20_cifar10") for name in yamls("compressor")}
+
+
+@pytest.mark.parametrize(("benchmark", "compressor"), sorted(PAIRS))
 def test_every_benchmark_takes_every_compressor(composed, benchmark, compressor):
     config = check(composed(f"benchmark={benchmark}", f"compressor={compressor}"))
     assert config["training"]["batch_per_rank"] > 0
@@ -28,7 +40,11 @@ def test_every_benchmark_takes_every_compressor(composed, benchmark, compressor)
 
 
 @pytest.mark.parametrize(
-    "group", ["plan", "network", "wire", "feedback", "profile", "experiment", "model", "dataset", "task", "optimizer"]
+    "group",
+    [
+        "plan", "network", "wire", "feedback", "profile", "experiment",
+        "model", "dataset", "task", "optimizer", "schedule",
+    ],  # fmt: skip
 )
 def test_every_other_yaml_composes(composed, group):
     for name in yamls(group):
@@ -49,7 +65,9 @@ def test_a_ratio_with_an_exponent_is_a_number(composed):
 
 
 @pytest.mark.case(52)
-@pytest.mark.parametrize("typo", ["compresor=topk", "compressor.rato=0.1", "training.step=3", "+training.foo=3"])
+@pytest.mark.parametrize(
+    "typo", ["compresor=topk", "compressor.rato=0.1", "training.step=3", "+training.foo=3", "+schedule.foo=3"]
+)
 def test_an_unknown_key_is_refused(composed, typo):
     with pytest.raises((ConfigCompositionException, ConfigError)) as caught:
         check(composed(typo))
@@ -79,6 +97,11 @@ def test_an_unknown_choice_is_answered_with_the_list(composed):
         (["training.target=90"], "needs training.evaluate_every"),
         (["training.evaluate_every=5", "training.valid_batches=0"], "needs training.valid_batches"),
         (["training.checkpoint_every=0"], "must be null or at least 1"),
+        (["training.epochs=0"], r"training\.epochs must be null or above 0"),
+        (["training.time_cap_s=-1"], r"training\.time_cap_s must be null or above 0"),
+        (["schedule.warmup=-1"], r"schedule\.warmup must be at least 0 epochs, got -1"),
+        (["schedule.milestones=[80,20]"], r"schedule\.milestones must be rising numbers"),
+        (["schedule.scaled=true"], r"schedule\.scaled must be false where recipe_epochs is null"),
         (["compressor.rule=best"], "rule must be one of paper, sign, trend"),
         (["compressor.stages=0"], "stages must be"),
         (["plan=capped", "plan.mib=-1"], "mib must be"),
@@ -90,8 +113,50 @@ def test_contradictions_are_refused_with_the_remedy(composed, overrides, says):
 
 
 def test_what_does_not_go_together_is_named(composed):
-    with pytest.raises(Incompatible, match=r"model lstm needs dataset\.symbols, which dataset digits does not have"):
+    with pytest.raises(Incompatible, match=r"model lstm_small needs dataset\.symbols, which dataset digits does not"):
         check(composed("dataset=digits"))
+
+
+@pytest.fixture
+def combined():
+    """The jobs of a command that names a model, data and compressors, and no benchmark."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return jobs_of_sweep(compose("config", return_hydra_config=True).hydra, list(COMBINED))
+
+
+def test_models_data_and_compressors_combine_without_a_benchmark(composed, combined):
+    assert len(combined) == 6
+    names, sizes = set(), set()
+    for job in combined:
+        config = check(composed(*job))
+        names.add((config["names"]["benchmark"], config["names"]["compressor"]))
+        with torch.device("meta"):
+            model = build(config["model"])
+        sizes.add(sum(p.numel() for p in model.parameters()))
+        build(config["optimizer"])(model.parameters())
+        assert type(build(config["task"])) is Classification
+        assert (config["optimizer"]["lr"], config["training"]["clip_norm"]) == (0.1, None), "not those of a text"
+        assert type(build(config["method"]).compressor.inner) is Sidco
+    models, ours = ("vgg16+cifar10", "resnet20+cifar10"), ("sidco_e", "sidco_gp", "sidco_p")
+    assert names == {(model, name) for model in models for name in ours}
+    assert sizes == {14_728_266, 269_722}
+
+
+def test_the_command_line_combines_them_too(tmp_path):
+    """`glob` is resolved by Hydra, which counts the jobs for us too."""
+    words = [sys.executable, "-m", "experiments.train", "-m", "--status", *COMBINED]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[6/6] resnet20+cifar10 sidco_p 0.01 loopback: missing" in done.stdout
+    assert not list(tmp_path.glob("outputs/*/jobs"))
+
+
+def test_text_and_images_bring_their_task_and_their_optimizer(composed):
+    for data, task, momentum in (("ptb", LanguageModel, None), ("digits", Classification, 0.9)):
+        config = check(composed(f"dataset={data}", "model=lstm" if data == "ptb" else "model=resnet20"))
+        assert type(build(config["task"])) is task
+        assert config["optimizer"].get("momentum") == momentum
 
 
 def test_groups_combine_freely(composed):

@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from experiments.build import build, check
 from experiments.models.lstm import LSTMLanguageModel
 from experiments.models.resnet import BasicBlock, ResNet20
+from experiments.models.vgg import VGG16
 
 
 def parameters(model):
@@ -72,3 +74,52 @@ def test_lstm_drops_out_in_training_only():
     assert not torch.equal(model(tokens)[0], model(tokens)[0])
     model.eval()
     assert torch.equal(model(tokens)[0], model(tokens)[0])
+
+
+# PAPER.md section 4: counts derived from the authors' released code, not printed in the paper
+COUNTS = {
+    "lstm_ptb": 66_034_000,
+    "resnet20_cifar10": 269_722,
+    "vgg16_cifar10": 14_728_266,
+    "resnet50_imagenet": 25_557_032,
+    "vgg19_imagenet": 143_667_240,
+}
+
+
+@pytest.mark.parametrize(("benchmark", "expected"), COUNTS.items())
+def test_a_benchmark_has_the_parameters_of_the_released_code(composed, benchmark, expected):
+    config = check(composed(f"benchmark={benchmark}"))
+    with torch.device("meta"):
+        model = build(config["model"])
+        assert parameters(model) == expected
+        if "side" in config["dataset"] or "cifar10" in benchmark:
+            side = config["dataset"].get("side", 32)
+            assert model(torch.empty(2, 3, side, side)).shape == (2, config["dataset"]["classes"])
+
+
+@pytest.mark.parametrize("benchmark", ["vgg16_synthetic", "resnet50_synthetic", "vgg19_synthetic"])
+def test_on_noise_the_model_is_whole(composed, benchmark):
+    config = check(composed(f"benchmark={benchmark}"))
+    whole = {"vgg16_synthetic": "vgg16_cifar10"}.get(benchmark, benchmark.replace("synthetic", "imagenet"))
+    with torch.device("meta"):
+        model = build(config["model"])
+        assert parameters(model) == COUNTS[whole]
+        side, size = config["dataset"]["side"], config["training"]["batch_per_rank"]
+        assert model(torch.empty(size, 3, side, side)).shape == (size, config["dataset"]["classes"])
+
+
+def test_vgg16_is_thirteen_convolutions_and_one_linear_layer():
+    model = VGG16()
+    kinds = [type(module) for module in model.modules()]
+    assert [kinds.count(kind) for kind in (torch.nn.Conv2d, torch.nn.BatchNorm2d, torch.nn.Linear)] == [13, 13, 1]
+    F.cross_entropy(model(torch.randn(3, 3, 32, 32)), torch.tensor([0, 1, 2])).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    weight = model.features[24].weight  # 256 -> 512 channels
+    assert weight.shape == (512, 256, 3, 3)
+    assert weight.std().item() == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.02)
+
+
+def test_vgg16_takes_larger_images_and_three_channels_only():
+    assert VGG16(classes=7)(torch.randn(2, 3, 64, 64)).shape == (2, 7)
+    with pytest.raises(ValueError, match=r"3 channels, got 1: use dataset=cifar10"):
+        VGG16(in_channels=1)

@@ -43,17 +43,17 @@ def words(*targets):
 
 
 def test_perplexity_of_a_uniform_model_is_the_vocabulary():
-    assert LanguageModel().evaluate(Constant([0.0] * 8), [words(1, 2, 3)]) == pytest.approx(8)
+    assert LanguageModel().evaluate(Constant([0.0] * 8), [words(1, 2, 3)]) == {"perplexity": pytest.approx(8)}
 
 
 def test_perplexity_by_hand_over_batches_of_unequal_length():
     model = Constant([math.log(0.5), math.log(0.25), math.log(0.25)])
     # probabilities 1/2 1/2 1/2 | 1/4: the mean is over words, not over batches; 2^((1 + 1 + 1 + 2) / 4)
-    assert LanguageModel().evaluate(model, [words(0, 0, 0), words(2)]) == pytest.approx(2 ** (5 / 4))
+    assert LanguageModel().evaluate(model, [words(0, 0, 0), words(2)]) == {"perplexity": pytest.approx(2 ** (5 / 4))}
 
 
 def test_perplexity_of_a_diverged_model_is_infinite():
-    assert LanguageModel().evaluate(Constant([0.0, -2000.0]), [words(1)]) == math.inf
+    assert LanguageModel().evaluate(Constant([0.0, -2000.0]), [words(1)]) == {"perplexity": math.inf}
 
 
 def test_language_model_carries_detached_state():
@@ -70,7 +70,15 @@ def test_language_model_carries_detached_state():
 def test_top1_by_hand_over_batches_of_unequal_size():
     scores = torch.eye(3)
     batches = [(scores, torch.tensor([0, 1, 0])), (scores[:1], torch.tensor([0]))]
-    assert Classification().evaluate(Echo(), batches) == pytest.approx(75.0)
+    assert Classification().evaluate(Echo(), batches) == {"top1": pytest.approx(75.0)}
+
+
+def test_top5_is_beside_it_where_there_are_more_than_five_classes():
+    scores = torch.arange(7.0).repeat(4, 1)  # 6 is the likeliest, 0 the least likely
+    labels = torch.tensor([6, 2, 1, 0])
+    batches = [(scores[:3], labels[:3]), (scores[3:], labels[3:])]
+    assert Classification().evaluate(Echo(), batches) == {"top1": 25, "top5": 50}
+    assert Classification().evaluate(Echo(), [(scores[:, :5], labels[1:3].repeat(2))]) == {"top1": 0}
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -92,7 +100,7 @@ def test_counts():
 
 @pytest.mark.parametrize("benchmark", sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml")))
 def test_every_benchmark_builds(benchmark):
-    groups = ["+model=lstm", "+dataset=ptb", "+task=language_model", "+optimizer=sgd"]
+    groups = ["+model=lstm", "+task=language_model", "+optimizer=sgd", "+schedule=constant", "+dataset=ptb"]
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose(overrides=[*groups, f"+benchmark={benchmark}"])
     with torch.device("meta"):
@@ -102,6 +110,7 @@ def test_every_benchmark_builds(benchmark):
     assert optimizer.param_groups[0]["lr"] == config.optimizer.lr
     assert {"window"} & set(config.dataset) == ({"window"} if task.unit == "words" else set())
     assert callable(dataset.prepare)
+    assert instantiate(config.schedule).factor(3, 4, 100) > 0
     assert config.training.batch_per_rank > 0
     assert "clip_norm" in config.training
 
@@ -113,8 +122,9 @@ def test_every_data_set_is_there_or_says_what_to_do(dataset, tmp_path, monkeypat
     monkeypatch.setenv("SIDCO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cifar10, "reachable", lambda url: False)
     with initialize_config_dir(str(CONF), version_base=None):
-        built = instantiate(compose(overrides=[f"+dataset={dataset}"]).dataset)
-    if dataset in {"stdlib", "digits"}:  # what every machine has
+        groups = ["+task=language_model", "+optimizer=sgd", f"+dataset={dataset}"]
+        built = instantiate(compose(overrides=groups).dataset)
+    if dataset in {"stdlib", "digits"} or dataset.startswith("synthetic"):  # what every machine has
         assert len(built.prepare()) == 64
     else:
         with pytest.raises(RuntimeError, match="benchmark=") as caught:

@@ -16,6 +16,7 @@ from experiments.artifacts import FP32, ROW, Cell, Verdict, in_order, place, whe
 from experiments.artifacts import convergence_text as text
 from experiments.artifacts.cells import CellTable
 from experiments.artifacts.convergence_pictures import figures
+from experiments.recipe import later
 from experiments.results import Frame, labels
 
 WITHIN = 1.0  # points of the metric
@@ -49,6 +50,7 @@ def _row(jobs: Frame) -> dict[str, Any]:
     first, reached = jobs.iloc[0], jobs["steps_to_target"].notna()
     return {
         **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])},
+        **later(first),
         **{name: jobs[column].mean() for column, name in MEANS.items()},
         "final_sd": jobs["metric_value"].std(), "gap_sd": jobs["gap_to_dense"].std(),  # between seeds; NaN of one
         "reached_target": reached.sum() if jobs["target"].notna().any() else np.nan,  # seeds

@@ -58,4 +58,5 @@ def _grouped(rows: Frame, texts: list[str]) -> list[str]:
 def _told(rows: Frame) -> list[tuple[str, Frame]]:
     """Each part of the recipe with the rows that have a choice in it: the dense baselines keep nothing back."""
     compressed = rows[~rows["compressor"].isin((FP32, BF16))]
-    return [(part, compressed if part == "memory" and len(compressed) else rows) for part in PARTS]
+    told = [part for part in PARTS if part in rows]
+    return [(part, compressed if part == "memory" and len(compressed) else rows) for part in told]

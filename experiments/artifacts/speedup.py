@@ -19,6 +19,7 @@ from experiments.artifacts import speedup_text as text
 from experiments.artifacts.cells import CellTable
 from experiments.artifacts.scaling import on_one_node
 from experiments.artifacts.speedup_pictures import SPLIT, figures
+from experiments.recipe import later
 from experiments.results import Frame, geometric_mean, labels
 
 RIVALS = {FP32: "no compression", "topk": "Topk", "dgc": "DGC"}  # and what the paper calls them
@@ -88,6 +89,7 @@ def _row(jobs: Frame) -> dict[str, Any]:
     low, high = (over * (jobs["step_ms"] / jobs[f"step_ms_{end}"])[over.index] for end in ("p80", "p20"))
     return {
         **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])},
+        **later(first),
         "units_per_second": geometric_mean(jobs["units_per_second"]),
         "speedup_over_fp32": geometric_mean(over),
         "speedup_sd": over.std(),  # between seeds; NaN of one

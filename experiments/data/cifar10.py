@@ -82,6 +82,10 @@ class Cifar10(Images):
     mean: ClassVar[tuple[float, ...]] = (125.3, 123.0, 113.9)
     std: ClassVar[tuple[float, ...]] = (63.0, 62.1, 66.7)
 
+    @property
+    def count(self) -> int:
+        return self.train_count  # of the folders it is checked, of the archive the checksum
+
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
         return crop_and_flip(images, generator)
 

@@ -1,5 +1,6 @@
-"""Labelled images, held whole in memory as bytes: shuffled, sliced by rank, normalised a batch at a time."""
+"""Labelled images, shuffled and sliced by rank; those held whole in memory as bytes, normalised a batch at a time."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ def generator(*key: int) -> torch.Generator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(CachedData):
-    """Arrays {train,valid}_images (N, channels, H, W) uint8 and {train,valid}_labels (N,) int64, and batches of them.
+class Labelled(CachedData):
+    """Images with a label each, wherever they are.
 
     All ranks draw the same permutation from (seed, epoch) and take their slice of each global batch; the incomplete
     last one is dropped, so every rank takes the same number of steps.
@@ -29,6 +30,31 @@ class Images(CachedData):
 
     classes: int
     channels: int
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Training images."""
+
+    def chosen(self, rank: int, world_size: int, batch_size: int, epoch: int, seed: int) -> Iterator[Tensor]:
+        """The places (B,) of the images of each of this rank's batches."""
+        order = torch.randperm(self.count, generator=generator(seed, epoch))
+        for step in range(self.steps_per_epoch(world_size, batch_size)):
+            yield order[(step * world_size + rank) * batch_size :][:batch_size]
+
+    def steps_per_epoch(self, world_size: int, batch_size: int) -> int:
+        if self.count < world_size * batch_size:
+            raise ValueError(
+                f"{type(self).__name__}: expected at most {self.count // world_size} images per rank and step at "
+                f"{world_size} ranks ({self.count} in all), got {batch_size}; lower training.batch_per_rank"
+            )
+        return self.count // (world_size * batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(Labelled):
+    """Those in memory: arrays {train,valid}_images (N, channels, H, W) uint8 and {train,valid}_labels (N,) int64."""
+
     mean: ClassVar[tuple[float, ...]]  # of the training pixels, by channel, in units of the stored bytes
     std: ClassVar[tuple[float, ...]]
 
@@ -42,30 +68,23 @@ class Images(CachedData):
             )
         return sha
 
+    @property
+    def count(self) -> int:
+        return len(self.arrays["train_labels"])
+
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:  # (B, C, H, W) uint8 -> the same
         return images
 
     def train_batches(self, rank: int, world_size: int, batch_size: int, epoch: int, seed: int) -> Iterator[Batch]:
         images, labels = self._split("train")
-        order = torch.randperm(len(labels), generator=generator(seed, epoch))
         draws = generator(seed, epoch, rank + 1)
-        for step in range(self.steps_per_epoch(world_size, batch_size)):
-            chosen = order[(step * world_size + rank) * batch_size :][:batch_size]
-            yield self._normalise(self.augment(images[chosen], draws)), labels[chosen]
+        for places in self.chosen(rank, world_size, batch_size, epoch, seed):
+            yield self._normalise(self.augment(images[places], draws)), labels[places]
 
     def valid_batches(self, batch_size: int) -> Iterator[Batch]:
         images, labels = self._split("valid")
         for some, targets in zip(images.split(batch_size), labels.split(batch_size), strict=True):
             yield self._normalise(some), targets
-
-    def steps_per_epoch(self, world_size: int, batch_size: int) -> int:
-        count = len(self.arrays["train_labels"])
-        if count < world_size * batch_size:
-            raise ValueError(
-                f"{type(self).__name__}: expected at most {count // world_size} images per rank and step at "
-                f"{world_size} ranks ({count} in all), got {batch_size}; lower training.batch_per_rank"
-            )
-        return count // (world_size * batch_size)
 
     def _split(self, split: str) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(self.arrays[f"{split}_images"]), torch.from_numpy(self.arrays[f"{split}_labels"])
