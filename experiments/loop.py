@@ -87,11 +87,11 @@ class Trainer:
             self.done += 1
             if self.due("evaluate_every"):
                 point = {"step": self.done, "epoch": self.done / per_epoch, "seconds": self.seconds}
-                self.points.append({**point, "metric_value": self.quality()})
+                self.points.append(point | self.quality())
                 book.quality(self.points)
             if self.due("checkpoint_every") and self.done < last:
                 book.save(self.done, self.state_dict())
-        quality = self.quality() if self.training["valid_batches"] else None
+        quality = self.quality() if self.training["valid_batches"] else {"metric_value": None}
         # before the last steps, which part replicas
         agree, weights = self.workers.replicas_agree(), weights_sha256(self.workers.module)
         compute = [self.compute_only(streams[0]) for _ in range(self.training["compute_only_steps"])]
@@ -101,7 +101,8 @@ class Trainer:
             "loss_first": self.losses[0],
             "loss_last": sum(self.losses[-LOSSES:]) / len(self.losses[-LOSSES:]),
             "metric": self.task.metric,
-            "metric_value": quality,
+            **quality,
+            **self.task.summary(self.carries),
             **self.to_target(),
             "replicas_agree": agree,
             "weights_sha256": weights,
@@ -207,11 +208,11 @@ class Trainer:
 
     def forward(self, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
         """Loss and carried state, with the options that pay on some CPUs."""
-        inputs, targets = batch[0].to(self.device), batch[1].to(self.device)
+        inputs, *others = (part.to(self.device) for part in batch)
         if self.training["channels_last"] and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, torch.bfloat16) if self.training["autocast"] else nullcontext():
-            return self.task.loss(self.workers.model, (inputs, targets), carry)
+            return self.task.loss(self.workers.model, (inputs, *others), carry)
 
     def update(self, loss: float) -> None:
         """Clip the averaged gradient, step, forget it. A value that is no number stops the job before the update."""
@@ -234,9 +235,10 @@ class Trainer:
         self.update(loss.item())
         return time.perf_counter() - start
 
-    def quality(self) -> float:
-        """The task's metric on the first validation batches, `valid_batches` of them."""
+    def quality(self) -> dict[str, float]:
+        """On the first validation batches: the task's metric as `metric_value`, what it measures beside it by name."""
         count = self.training["valid_batches"]
         batches = itertools.islice(self.dataset.valid_batches(self.training["batch_per_rank"]), count)
-        here = ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in batches)
-        return self.task.evaluate(self.workers.module, here)
+        here = (tuple(part.to(self.device) for part in batch) for batch in batches)
+        found = self.task.evaluate(self.workers.module, here)
+        return {"metric_value": found.pop(self.task.metric), **found}

@@ -1,6 +1,6 @@
 """What a model is trained for: its loss, its quality and the unit its throughput is counted in."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -23,8 +23,12 @@ class Task(Protocol):
         """Mean loss (0-d) and the detached state to carry into the next batch; None starts afresh."""
         ...
 
-    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> float:
-        """The metric over all batches, in evaluation mode; the model's mode is restored."""
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+        """`metric`, and others beside it, over all batches, in evaluation mode; the model's mode is restored."""
+        ...
+
+    def summary(self, carries: Sequence[Any]) -> dict[str, float]:
+        """What the carried states of a process's workers say of its training, by name."""
         ...
 
     def count(self, batch: Batch) -> int:
@@ -66,14 +70,18 @@ class LanguageModel:
         logits, (hidden, cell) = model(tokens, carry)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), (hidden.detach(), cell.detach())
 
-    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> float:
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         total, words, carry = torch.zeros((), dtype=torch.float64), 0, None
         with evaluating(model):
             for batch in batches:
                 loss, carry = self.loss(model, batch, carry)
                 total += loss.double().cpu() * self.count(batch)
                 words += self.count(batch)
-        return mean(total, words).exp().item()  # not math.exp, which raises where a diverged model's is infinite
+        # not math.exp, which raises where a diverged model's is infinite
+        return {self.metric: mean(total, words).exp().item()}
+
+    def summary(self, carries: Sequence[Any]) -> dict[str, float]:
+        return {}
 
     def count(self, batch: Batch) -> int:
         return batch[1].numel()
@@ -91,13 +99,16 @@ class Classification:
         images, labels = batch  # (B, C, H, W), (B,)
         return F.cross_entropy(model(images), labels), None
 
-    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> float:
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
         right, samples = torch.zeros((), dtype=torch.float64), 0
         with evaluating(model):
             for images, labels in batches:
                 right += (model(images).argmax(dim=1) == labels).sum().cpu()
                 samples += len(labels)
-        return 100 * mean(right, samples).item()
+        return {self.metric: 100 * mean(right, samples).item()}
+
+    def summary(self, carries: Sequence[Any]) -> dict[str, float]:
+        return {}
 
     def count(self, batch: Batch) -> int:
         return len(batch[1])

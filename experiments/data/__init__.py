@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-Batch = tuple[Tensor, Tensor]  # inputs, targets
+Batch = tuple[Tensor, ...]  # inputs, targets; where utterances differ in length, the lengths of each behind it
 
 
 class Dataset(Protocol):
