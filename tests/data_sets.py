@@ -6,10 +6,12 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from PIL import Image
 from torchvision.datasets import CIFAR10
 from torchvision.datasets.utils import calculate_md5
 
+from experiments.data.an4 import AN4
 from experiments.data.cifar10 import Cifar10
 from experiments.data.text import PTBText
 
@@ -56,3 +58,34 @@ def make_archive(root, monkeypatch):
     monkeypatch.setattr(CIFAR10, "test_list", [(name, sums[name]) for name, _ in CIFAR10.test_list])
     monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
     return path
+
+
+def make_an4(root, suffix=".flac", train=6, valid=3, texts=None):
+    """AN4's tree in small; the sound is a hum whose pitch and length tell the utterances apart."""
+    folder = root / "data" / "an4"
+    (folder / "etc").mkdir(parents=True, exist_ok=True)
+    for split, count, marks in (("train", train, "<s> {} </s>"), ("test", valid, "{}")):
+        names = [f"an4{'' if split == 'train' else 'test'}_clstk/f{i % 2}/cen{i}-f{i % 2}-b" for i in range(count)]
+        spoken = texts or ["YES", "RUBOUT G M E F THREE NINE"]
+        lines = [f"{marks.format(spoken[i % len(spoken)])} ({name.split('/')[-1]})" for i, name in enumerate(names)]
+        (folder / "etc" / f"an4_{split}.fileids").write_text("\n".join(names) + "\n")
+        (folder / "etc" / f"an4_{split}.transcription").write_text("\n".join(lines) + "\n")
+        for i, name in enumerate(names):
+            file = folder / "wav" / f"{name}{suffix}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_sound(file, hum(i, split == "test"))
+    return AN4()
+
+
+def hum(place, valid=False):
+    """(samples,) int16: a tone of its own, not in order of length."""
+    seconds = np.arange(4000 + 1600 * (place * 5 % 7) + 160 * valid) / 16_000
+    return (9000 * np.sin(2 * np.pi * (200 + 50 * place) * seconds)).astype(np.int16)
+
+
+def write_sound(file, samples, rate=16_000):
+    formats = {
+        ".raw": {"format": "RAW", "subtype": "PCM_16", "endian": "BIG"},
+        ".sph": {"format": "NIST", "subtype": "PCM_16"},
+    }
+    soundfile.write(file, samples, rate, **formats.get(file.suffix, {}))
