@@ -6,10 +6,12 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from PIL import Image
 from torchvision.datasets import CIFAR10
 from torchvision.datasets.utils import calculate_md5
 
+from experiments.data.an4 import AN4
 from experiments.data.cifar10 import Cifar10
 from experiments.data.imagenet import ImageNet
 from experiments.data.text import PTBText
@@ -66,3 +68,34 @@ def make_imagenet(root, train=12, valid=6, classes=3, **more):
             folder.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (9 + i, 20), (10 * i,) * 3).save(folder / f"{i:03d}.png")
     return ImageNet(classes=classes, train_count=train, valid_count=valid, **{"side": 7, "decoders": 0, **more})
+
+
+def make_an4(root, suffix=".flac", train=6, valid=3, texts=None):
+    """AN4's tree in small; the sound is a hum whose pitch and length tell the utterances apart."""
+    folder = root / "data" / "an4"
+    (folder / "etc").mkdir(parents=True, exist_ok=True)
+    for split, count, marks in (("train", train, "<s> {} </s>"), ("test", valid, "{}")):
+        names = [f"an4{'' if split == 'train' else 'test'}_clstk/f{i % 2}/cen{i}-f{i % 2}-b" for i in range(count)]
+        spoken = texts or ["YES", "RUBOUT G M E F THREE NINE"]
+        lines = [f"{marks.format(spoken[i % len(spoken)])} ({name.split('/')[-1]})" for i, name in enumerate(names)]
+        (folder / "etc" / f"an4_{split}.fileids").write_text("\n".join(names) + "\n")
+        (folder / "etc" / f"an4_{split}.transcription").write_text("\n".join(lines) + "\n")
+        for i, name in enumerate(names):
+            file = folder / "wav" / f"{name}{suffix}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_sound(file, hum(i, split == "test"))
+    return AN4()
+
+
+def hum(place, valid=False):
+    """(samples,) int16: a tone of its own, not in order of length."""
+    seconds = np.arange(4000 + 1600 * (place * 5 % 7) + 160 * valid) / 16_000
+    return (9000 * np.sin(2 * np.pi * (200 + 50 * place) * seconds)).astype(np.int16)
+
+
+def write_sound(file, samples, rate=16_000):
+    formats = {
+        ".raw": {"format": "RAW", "subtype": "PCM_16", "endian": "BIG"},
+        ".sph": {"format": "NIST", "subtype": "PCM_16"},
+    }
+    soundfile.write(file, samples, rate, **formats.get(file.suffix, {}))
