@@ -63,7 +63,7 @@ def _row(jobs: Frame, found: list[Frame]) -> dict[str, Any]:
     c = every["khat_over_k"]
     return {
         **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])}, "rule": first["rule"],
-        "steps_counted": min(map(len, found)), "first_step": int(every["step"].min()),
+        "steps_counted": min(map(len, found)), "first_step": min(int(of_job["step"].min()) for of_job in found),
         "khat_over_k": sum(of_job["khat_over_k"].mean() for of_job in found) / len(found),
         "khat_over_k_ci90": sqrt(sum(error**2 for error in errors)) / len(errors),
         "khat_over_k_median": c.median(), "khat_over_k_p5": c.quantile(0.05), "khat_over_k_p95": c.quantile(0.95),
