@@ -89,12 +89,13 @@ def test_claims_compare_distances_from_one(sweep, job, folder):
     job("gaussiank", ratio=0.1, khat=(0.25,))
     runs = read(folder)
     table = draw(select(runs), series(folder, select(runs), ESTIMATION.columns))
-    within, dgc, gaussiank, redsync = (judge(table) for judge in ESTIMATION.claims.values())
+    within, dgc, gaussiank, redsync, usually = (judge(table) for judge in ESTIMATION.claims.values())
     assert [cell.holds for cell in within.cells] == [False, True]
     assert within.cells[1].figure == "1.00 ±0.00, 0 % of 120 steps within"
     assert [(cell.holds, cell.figure) for cell in dgc.cells] == [(True, "1.00 against 1.10")]
     assert [cell.holds for cell in gaussiank.cells] == [True, True]  # three times too many is nearer than a quarter
     assert [cell.holds for cell in redsync.cells] == [True]
+    assert [cell.holds for cell in usually.cells] == [False, False]  # a mean of 1, of steps at 0.5 and at 1.5
 
 
 @pytest.mark.case(72)

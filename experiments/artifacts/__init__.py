@@ -104,39 +104,47 @@ def paper_numbers(path: Path = HEADLINE) -> pd.DataFrame:
     provenance that may be printed: `MARKS` are those that may.
     """
     numbers = pd.read_csv(path, dtype=str, keep_default_na=False)
-    missing = [name for name in ("value", "unit", "mark", "page", "source") if name not in numbers]
+    _check(path.name, numbers)
+    return numbers
+
+
+def _check(name: str, numbers: Frame) -> None:
+    """Of the file of that name: raises what `paper_numbers` promises."""
+    missing = [column for column in ("value", "unit", "mark", "page", "source") if column not in numbers]
     if missing:
-        raise ValueError(f"{path.name}: expected a column {missing[0]}, got {', '.join(numbers)}")
+        raise ValueError(f"{name}: expected a column {missing[0]}, got {', '.join(numbers)}")
     for line, number in enumerate(numbers.itertuples(), start=2):
         if number.mark not in ("", *MARKS):
             raise ValueError(
-                f"{path.name}, line {line}: expected a number read in the paper (mark P) or in released code (C, D), "
+                f"{name}, line {line}: expected a number read in the paper (mark P) or in released code (C, D), "
                 f"got one marked {number.mark}{', from memory' if number.mark == 'M' else ''}: "
                 "look it up, give the page and mark it P, or empty its value and its mark"
             )
         whole, empty = number.value and number.mark and number.source, not (number.value or number.mark)
         if not (whole or empty):
             raise ValueError(
-                f"{path.name}, line {line}: expected value, mark and source together, or all three empty, "
+                f"{name}, line {line}: expected value, mark and source together, or all three empty, "
                 f"got {number.value!r}, {number.mark!r}, {number.source!r}"
             )
-    return numbers
 
 
 def paper_said(*names: str, quantity: str | None = None, folder: Path = PAPER) -> str:
     """What the files of those names in results/paper have transcribed, as markdown, and how much they have not."""
-    parts = []
-    for name in names:
-        numbers = paper_numbers(folder / f"{name}.csv")
-        if quantity is not None:
-            numbers = numbers[numbers["quantity"] == quantity]
-        known, blank = numbers[numbers["value"] != ""], int((numbers["value"] == "").sum())
-        if len(known):
-            said = known.assign(origin="paper", page=known["page"].replace("", "page not transcribed"))
-            parts.append(markdown(said.assign(mark=known["mark"].map(MARKS)).replace("", NOTHING)))
-        if blank:
-            parts.append(f"{name}.csv: {blank} of {len(numbers)} numbers not transcribed.")
+    parts = [part for name in names for part in _said(name, paper_numbers(folder / f"{name}.csv"), quantity)]
     return "\n\n".join(parts)
+
+
+def _said(name: str, numbers: Frame, quantity: str | None) -> list[str]:
+    chosen = numbers if quantity is None else numbers[numbers["quantity"] == quantity]
+    known, parts = chosen[chosen["value"] != ""], []
+    if len(known):
+        page = known["page"].replace("", "page not transcribed")
+        said = known.assign(origin="paper", page=page, mark=known["mark"].map(MARKS))
+        parts.append(markdown(said.replace("", NOTHING)))
+    if len(known) < len(chosen):
+        blank = len(chosen) - len(known)
+        parts.append(f"{name}.csv: {blank} of {len(chosen)} numbers not transcribed.")
+    return parts
 
 
 def link(row: Any) -> str:

@@ -63,7 +63,7 @@ def _row(jobs: Frame, found: list[Frame]) -> dict[str, Any]:
     c = every["khat_over_k"]
     return {
         **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])}, "rule": first["rule"],
-        "steps_counted": min(map(len, found)), "first_step": int(every["step"].min()),
+        "steps_counted": min(map(len, found)), "first_step": min(int(of_job["step"].min()) for of_job in found),
         "khat_over_k": sum(of_job["khat_over_k"].mean() for of_job in found) / len(found),
         "khat_over_k_ci90": sqrt(sum(error**2 for error in errors)) / len(errors),
         "khat_over_k_median": c.median(), "khat_over_k_p5": c.quantile(0.05), "khat_over_k_p95": c.quantile(0.95),
@@ -166,7 +166,7 @@ def running_panel(
 def around_one(ax: Axes) -> None:
     """A logarithmic axis on which the band that counts as good is grey."""
     ax.set_yscale("log")
-    ax.yaxis.set_major_formatter(LogFormatter())  # 0.8, not 8 x 10^-1
+    ax.yaxis.set_major_formatter("{x:g}")  # 0.1, not 10^-1
     ax.yaxis.set_minor_formatter(LogFormatter())
     ax.axhspan(*BAND, color=GREY, alpha=0.15, linewidth=0)
     ax.axhline(1, color=GREY, linewidth=0.8)
@@ -182,7 +182,13 @@ def within(table: Frame) -> Verdict:
     return Verdict([Cell(place(row), low <= row.khat_over_k <= high, figure(row)) for row in _sidco(table)])
 
 
+def _usually(table: Frame) -> Verdict:
+    """A mean of 1 may be of steps far below it and steps far above."""
+    return Verdict([Cell(place(row), row.within_band >= 0.5, figure(row)) for row in _sidco(table)])
+
+
 def figure(row: Any) -> str:
+    """The estimate of a row, for a claim."""
     around = "" if pd.isna(row.khat_over_k_ci90) else f" ±{row.khat_over_k_ci90:.2f}"
     return f"{row.khat_over_k:.2f}{around}, {100 * row.within_band:.0f} % of {row.steps_counted} steps within"
 
@@ -222,6 +228,7 @@ ESTIMATION = StepTable(
         "SIDCo estimates k as well as DGC does, to a factor of 1.2": partial(_nearer_than, "dgc", log(1 + TOLERANCE)),
         "SIDCo's mean k̂/k is nearer to 1 than GaussianK's": partial(_nearer_than, "gaussiank", 0.0),
         "SIDCo's mean k̂/k is nearer to 1 than RedSync's": partial(_nearer_than, "redsync", 0.0),
+        "SIDCo's k̂/k lies within 0.8 and 1.25 in half of the steps or more (ours)": _usually,
     },
     headline=lambda table: paper_said("fig3_lstm", "fig5_cifar", "fig6_imagenet", quantity="estimation"),
     limits=LIMITS,

@@ -37,7 +37,7 @@ def select(runs: Frame) -> Frame:
 def draw(runs: Frame, steps: Frame) -> pd.DataFrame:
     """As of `estimation`, whose rows these are; the label always names the rule, where all are of one rule too."""
     table = estimates.draw(runs, steps)
-    return table.assign(label=[f"{row.compressor} rule={row.rule}" for row in table.itertuples()])
+    return table.assign(label=table["compressor"] + " rule=" + table["rule"])
 
 
 def shown(rows: Frame) -> pd.DataFrame:

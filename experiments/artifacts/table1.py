@@ -115,7 +115,7 @@ def recipes(path: Path = PAPER / "table1.csv") -> str:
     wide = numbers.assign(value=said).pivot(index="benchmark", columns="quantity", values="value")
     wide = wide.reindex(index=numbers["benchmark"].unique(), columns=numbers["quantity"].unique())
     marks = numbers[numbers["mark"] != ""].groupby("quantity", sort=False)["mark"].first()
-    told = ", ".join(f"{quantity}: {MARKS[mark]}" for quantity, mark in marks.items())
+    told = ", ".join(f"{quantity}: {MARKS[str(mark)]}" for quantity, mark in marks.items())
     return f"{markdown(wide.fillna(NOTHING).reset_index())}\n\nOrigin: paper. {told}."
 
 
