@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup reproduce-table artifact-microbench report publish new-compressor compare bench test check format clean
+.PHONY: help setup reproduce-table artifact-microbench report publish new-compressor compare bench notebooks pictures test check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,12 @@ compare: $(INSTALLED) ## the rows of C=my_method beside SIDCo-E, Top-k and dense
 
 bench: $(INSTALLED) ## the micro-benchmark of compressors, about ten minutes: outputs/bench/ (BENCH="--preset resnet50" …)
 	$(BIN)/python -m experiments.bench $(BENCH)
+
+notebooks: $(INSTALLED) ## notebooks/*.ipynb anew from the .py beside each, without outputs
+	$(BIN)/python scripts/notebooks.py pair
+
+pictures: $(INSTALLED) ## docs/pictures/: the notebooks' figures that the README shows, from the committed reference
+	$(BIN)/python scripts/notebooks.py pictures
 
 test: $(INSTALLED) ## all tests (those that need a GPU or network namespaces are skipped where there is none)
 	$(BIN)/python -m pytest
