@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from torch import Tensor
 
 from experiments.build import build
+from experiments.capture import SEEN
 from experiments.record import ROOT
 
 DIGITS = "resnet20_digits"  # the benchmark whose data comes with scikit-learn: nothing to download
@@ -31,12 +32,12 @@ def kept(outputs: Path) -> dict[str, Path]:
 
 
 def _step(path: Path) -> int:
-    return int(path.stem.removeprefix("step").split("_")[0])
+    return int(path.stem.removeprefix("step").removesuffix(SEEN))
 
 
 def _seen(path: Path) -> str:
     """A compressor behind error feedback sees more than the gradient; that is kept beside it."""
-    return ", with error feedback" if path.stem.endswith("_ef") else ""
+    return ", with error feedback" if path.stem.endswith(SEEN) else ""
 
 
 def of_digits(seed: int = 1) -> Iterator[Tensor]:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 
+from experiments.artifacts.estimation import ESTIMATION
 from experiments.curves import series
 from experiments.publish import REFERENCE
-from experiments.results import Frame, newest_code, read
+from experiments.results import Frame, labels, newest_code, read
 from experiments.text import several
 
 NEEDED = {"cell", "setting", "compression", "points"}  # columns that a table is made with; older files lack some
 TEXT = ("cell", "code_fingerprint", "commit", "python_version", "torch_version")  # that may look like numbers
 STEP = ("khat_over_k", "stages")
+SERIES = ["cell", "label", "ratio", "seed"]  # what a published step says of its job
 
 
 class NothingToRead(RuntimeError):
@@ -24,7 +26,7 @@ class NothingToRead(RuntimeError):
 class Reading:
     """Rows as `results.read` gives them, of one code, and whose they are. `print` tells."""
 
-    runs: pd.DataFrame
+    runs: Frame  # a DataFrame
     folder: Path  # of the report: outputs/quick, or one below results/reference
     own: bool  # not the reference
 
@@ -41,14 +43,15 @@ class Reading:
     def steps(self) -> pd.DataFrame:
         """Timed steps of `runs`: job, step, khat_over_k, stages (NaN: it has none).
 
-        Of a reference, the jobs whose steps were published with it: some, or none.
+        Of a reference, where `runs` are those of `estimates`, as published beside them; else none.
         """
         if self.own:
             return series(self.folder, self.runs, STEP)
-        names = ["job", "step", *STEP]
-        parts = [pd.read_csv(path)[names] for path in sorted((self.folder / "tables").glob("*_series.csv"))]
-        published = pd.concat(parts) if parts else pd.DataFrame(columns=names, dtype=float)
-        return published[published["job"].isin(self.runs["job"])].drop_duplicates(["job", "step"])
+        path, names = self.folder / "tables" / f"{ESTIMATION.name}_series.csv", ["job", "step", *STEP]
+        if not path.exists():
+            return pd.DataFrame(columns=names, dtype=float)
+        told = self.runs.assign(label=labels(self.runs))[["job", *SERIES]]  # there, a job is named by what it is of
+        return pd.read_csv(path, dtype={"cell": str}).merge(told, on=SERIES).reindex(columns=names)
 
 
 def own_or_reference(
@@ -71,10 +74,12 @@ def own_or_reference(
     return max((_published(path, wanted) for path in paths), key=lambda found: found.runs["finished"].max())
 
 
-def longest(runs: Frame) -> pd.DataFrame:
-    """Of each benchmark, the rows with a k that trained longest: an estimate takes steps to find its way."""
-    known = runs[runs["khat_over_k_mean"].notna()]
-    return known[known["steps_total"] == known.groupby("name_benchmark")["steps_total"].transform("max")]
+def estimates(runs: Frame) -> pd.DataFrame:
+    """Rows of compressors that estimate a threshold for k, in runs long enough for it to find its way; where none is,
+    all rows that aim at a k.
+    """
+    chosen = ESTIMATION.select(runs)
+    return chosen if len(chosen) else runs[runs["khat_over_k_mean"].notna()]
 
 
 def _published(path: Path, wanted: Callable[[Frame], Frame]) -> Reading:

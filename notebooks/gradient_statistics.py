@@ -13,9 +13,10 @@
 #
 # SIDCo fits a distribution to the magnitudes |g| and reads its threshold off the tail. Are gradients like that?
 #
-# Read are gradients that a job of yours has kept (`capture.steps=[5,100]` on the command line of any run keeps two).
-# Without one, a small ResNet-20 is trained here for forty steps on the digits that come with scikit-learn: real
-# gradients, but of a small model on an easy task, of one worker. What is seen below is said of these vectors alone.
+# Read are gradients that a job of yours has kept: `make artifact-distribution` keeps some, and so does any run with
+# `capture.steps=[5,99]` on its command line. Without one, a small ResNet-20 is trained here for forty steps on the
+# digits that come with scikit-learn: real gradients, but of a small model on an easy task, of one worker. What is seen
+# below is said of these vectors alone.
 
 # %%
 from itertools import islice
@@ -26,12 +27,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from experiments.artifacts.pictures import styles
+from experiments.artifacts.laws import FITS, NORMAL, laws
+from experiments.artifacts.pictures import GREY, styles
 from experiments.gradients import kept, of_digits, thinned
 from sidco.compressors.topk import TopK
 from sidco.feedback import ErrorFeedback
-from sidco.fits import Exponential, Gamma, Pareto
-from sidco.view import VectorView
 
 torch.set_num_threads(1)
 paths = kept(Path("../outputs"))
@@ -49,39 +49,30 @@ else:
     print("made here (no job has kept a gradient): ResNet-20 on scikit-learn's digits, one worker, uncompressed;")
     print("with error feedback: the gradient and what Top-k at 0.001 would have left unsent until then")
 
+magnitudes = {name: x[x != 0].abs().sort().values.double().numpy() for name, x in vectors.items()}  # ascending
+fitted = {name: laws(x.numpy()) for name, x in vectors.items()}
+for name, x in vectors.items():
+    print(f"{name}: {x.numel():,} values, {(x == 0).sum():,} of them zero, largest {magnitudes[name][-1]:.3g}")
+
 # %% [markdown]
 # ## The fits in numbers
 #
-# The three distributions are fitted to all |g| > 0. `KS` is the largest distance between the fitted and the
-# measured distribution function, on 200 quantiles: small is good. `k̂/k` is what one stage would send over what it
-# was asked for: close to 1 is good. A fit may be the best of the bulk, by KS, and miss the tail, which is all a
-# compressor needs.
+# SIDCo's three distributions, and the normal one beside them, are fitted to all |g| > 0. `KS` is the largest
+# distance between the fitted and the measured distribution function: small is good. `k̂/k` is what one stage would
+# send over what it was asked for: close to 1 is good. A fit may be the best of the bulk, by KS, and miss the tail,
+# which is all a compressor needs.
 
 # %%
-FITS = {"exponential": Exponential(), "gamma": Gamma(), "generalised Pareto": Pareto()}
-SHARES = torch.logspace(-5, -0.005, 200, dtype=torch.float64)  # of values above a threshold
-
-
-def share_above(magnitudes, thresholds):
-    """Of sorted magnitudes, above each threshold."""
-    return 1 - np.searchsorted(magnitudes, thresholds, side="right") / len(magnitudes)
-
-
-drawn, rows = {}, []
-for name, x in vectors.items():
-    measured = x[x != 0].abs().sort().values.numpy()
-    sums = VectorView(x).moments(torch.zeros(()), sums=frozenset({"logs", "squares"}))
-    drawn[name] = measured, {law: fit.threshold(sums, SHARES).numpy() for law, fit in FITS.items()}
-    for law, thresholds in drawn[name][1].items():
-        distance = np.abs(share_above(measured, thresholds) - SHARES.numpy()).max()
-        sent = {d: share_above(measured, FITS[law].threshold(sums, d).item()) / d for d in (0.1, 0.01, 0.001)}
-        rows.append({"vector": name, "fit": law, "KS": distance} | {f"k̂/k at {d:g}": c for d, c in sent.items()})
-    print(f"{name}: {x.numel():,} values, {(x == 0).sum():,} of them zero, largest {measured[-1]:.3g}")
-fits = pd.DataFrame(rows).set_index(["vector", "fit"])
-tail = fits["k̂/k at 0.001"].clip(lower=1e-9).map(np.log).abs()
+rows = []
+for name, measured in magnitudes.items():
+    for law_name, law in fitted[name].items():
+        sent = {f"k̂/k at {d:g}": (measured > law.quantile(d)).mean() / d for d in (0.1, 0.01, 0.001)}
+        rows.append({"vector": name, "law": law_name, "KS": law.distance(measured)} | sent)
+table = pd.DataFrame(rows).set_index(["vector", "law"])
+tail = table["k̂/k at 0.001"].clip(lower=1e-9).map(np.log).abs()
 for name in vectors:
-    print(f"{name}: {fits.loc[name, 'KS'].idxmin()} is nearest by KS, {tail[name].idxmin()} at a ratio of 0.001")
-fits.style.format("{:.3f}")
+    print(f"{name}: nearest by KS is {table.loc[name, 'KS'].idxmin()}, at a ratio of 0.001 {tail[name].idxmin()}")
+table.style.format("{:.3f}")
 
 # %% [markdown]
 # ## Density and tail
@@ -92,19 +83,22 @@ fits.style.format("{:.3f}")
 
 # %% picture="gradient_tail"
 looks = {law: {"color": look["color"], "linestyle": "--"} for law, look in styles(FITS).items()}
-size = (4.2 * len(drawn), 5.6)
-fig, axes = plt.subplots(2, len(drawn), figsize=size, layout="constrained", squeeze=False)
-for (top, bottom), (name, (measured, fitted)) in zip(axes.T, drawn.items(), strict=True):
-    end = np.quantile(measured, 0.999)
-    inside = (measured <= end).mean()  # a few of the largest would make the rest a line
-    heights, edges = np.histogram(measured, bins=80, range=(0, end), density=True)
-    top.stairs(inside * heights, edges, fill=True, color="#BBBBBB")
-    bottom.plot(np.quantile(measured, 1 - SHARES), SHARES, color="black", label="measured")
-    for law, thresholds in fitted.items():
-        top.plot(thresholds, -np.gradient(SHARES.numpy(), thresholds), **looks[law])
-        bottom.plot(thresholds, SHARES, label=law, **looks[law])
-    top.set(title=name, xlim=(0, end), yscale="log", ylim=(heights[heights > 0].min() / 3, None), xlabel="|g|")
-    bottom.set(xscale="log", yscale="log", xlabel="threshold", xlim=(end / 1e3, measured[-1]))
+looks[NORMAL] = {"color": GREY, "linestyle": ":"}
+size = (4.2 * len(vectors), 5.6)
+fig, axes = plt.subplots(2, len(vectors), figsize=size, layout="constrained", squeeze=False)
+for (top, bottom), (name, measured) in zip(axes.T, magnitudes.items(), strict=True):
+    edges = np.linspace(0, np.quantile(measured, 0.999), 81)  # a few of the largest would make the rest a line
+    thresholds = np.geomspace(edges[-1] / 1e3, measured[-1], 300)
+    width, heights = edges[1], np.histogram(measured, edges)[0] / len(measured) / edges[1]
+    top.stairs(heights, edges, fill=True, color="#BBBBBB")
+    shares = 1 - np.searchsorted(measured, thresholds, side="right") / len(measured)
+    bottom.plot(thresholds, shares, color="black", label="measured")
+    for law_name, law in fitted[name].items():
+        top.plot(edges[1:] - width / 2, -np.diff(law.above(edges)) / width, **looks[law_name])
+        bottom.plot(thresholds, law.above(thresholds), label=law_name, **looks[law_name])
+    top.set(title=name, yscale="log", ylim=(heights[heights > 0].min() / 3, None), xlabel="|g|")
+    top.locator_params(axis="x", nbins=4)
+    bottom.set(xscale="log", yscale="log", ylim=(0.5 / len(measured), 1.5), xlabel="threshold")
 axes[0, 0].set_ylabel("density")
 axes[1, 0].set_ylabel("share above the threshold")
 axes[1, 0].legend(frameon=False, fontsize=9)
@@ -113,19 +107,19 @@ plt.show()
 # %% [markdown]
 # ## Quantile against quantile
 #
-# On the diagonal a fit is right. Points to the upper right are the few largest values, those that a compressor sends:
-# below the diagonal the fit's quantile is smaller than the measured one, so its threshold is too low and too much is
-# sent.
+# On the diagonal a fit is right. To the upper right are the few largest values, those that a compressor sends: below
+# the diagonal the fit's quantile is smaller than the measured one, so its threshold is too low and too much is sent.
 
 # %%
-fig, axes = plt.subplots(1, len(drawn), figsize=(4.2 * len(drawn), 3.6), layout="constrained", squeeze=False)
-for ax, (name, (measured, fitted)) in zip(axes.flat, drawn.items(), strict=True):
-    quantiles = np.quantile(measured, 1 - SHARES)
-    for law, thresholds in fitted.items():
-        ax.plot(quantiles, thresholds, ".", markersize=3, color=looks[law]["color"], label=law)
-    ax.plot(quantiles[[0, -1]], quantiles[[0, -1]], color="black", linewidth=0.8)
+fig, axes = plt.subplots(1, len(vectors), figsize=(4.2 * len(vectors), 3.6), layout="constrained", squeeze=False)
+for ax, (name, measured) in zip(axes.flat, magnitudes.items(), strict=True):
+    shares = np.geomspace(0.9, min(10 / len(measured), 0.5), 60)
+    quantiles = np.quantile(measured, 1 - shares)
+    ax.plot(quantiles, quantiles, color="black", linewidth=0.8)
+    for law_name, law in fitted[name].items():
+        ax.plot(quantiles, law.quantile(shares), ".", markersize=4, color=looks[law_name]["color"], label=law_name)
     ax.set(title=name, xscale="log", yscale="log", xlabel="measured quantile of |g|")
-    ax.set(xlim=(np.quantile(measured, 0.3), None), ylim=(np.quantile(measured, 0.3), None))
+    ax.set_ylim(quantiles[0] / 2, quantiles[-1] * 3)
 axes[0, 0].set_ylabel("fitted quantile")
 axes[0, 0].legend(frameon=False, fontsize=9)
 plt.show()
@@ -133,14 +127,14 @@ plt.show()
 # %% [markdown]
 # ## Sorted magnitudes: is a gradient compressible?
 #
-# The paper assumes a power law: the j-th largest |g| is at most c j^-p with p > 1/2. Then the error of Top-k falls
-# at least as fast as k^(1/2 - p): the larger p, the fewer values hold most of the gradient. In this picture p is
-# the steepness of the line; the dotted line has the slope -1/2. Look where the measured line is steeper: only from
-# there on does it hold.
+# The paper assumes a power law: the j-th largest |g| is at most c j^-p with p > 1/2. Then the error of Top-k falls at
+# least as fast as k^(1/2 - p): the larger p, the fewer values hold most of the gradient. In this picture p is the
+# steepness of the line; the dotted line has the slope -1/2. Look where the measured line is steeper: only there does it
+# fall as fast as assumed. (`make artifact-power_law` fits p and compares errors.)
 
 # %%
 fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-for (name, (measured, _)), look in zip(drawn.items(), styles(drawn).values(), strict=True):
+for (name, measured), look in zip(magnitudes.items(), styles(magnitudes).values(), strict=True):
     ranks = np.unique(np.geomspace(1, len(measured), 400).astype(int))
     ax.plot(ranks, measured[-ranks] / measured[-1], label=name, color=look["color"])
     for low, high in ((0.0001, 0.01), (0.01, 0.5)):

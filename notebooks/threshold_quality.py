@@ -14,8 +14,9 @@
 # A threshold compressor is asked for the k largest of d values and sends the k̂ that exceed its estimate. k̂/k = 1 is
 # exact; above, it sends too much and is slow; below, it sends too little and learns slowly.
 #
-# First what was measured in training (your own runs in `outputs/quick`, or else the committed reference; of each
-# benchmark the longest runs there are), then what happens on vectors whose distribution is known.
+# First what was measured in training: your own runs in `outputs/quick`, or else the committed reference; of these the
+# long runs that `make artifact-estimation` makes, where there are some. Then what happens on vectors whose distribution
+# is known.
 
 # %%
 from pathlib import Path
@@ -27,7 +28,7 @@ from IPython.display import Image, display
 
 from experiments.artifacts import where
 from experiments.artifacts.pictures import panels, styles
-from experiments.reading import longest, own_or_reference
+from experiments.reading import estimates, own_or_reference
 from experiments.results import labels
 from sidco.compressor import target_count
 from sidco.compressors.dgc import DgcSampling
@@ -43,7 +44,7 @@ torch.set_num_threads(1)
 scratch = TemporaryDirectory()  # of pictures, gone with the kernel
 folder = Path(scratch.name)
 
-reading = own_or_reference(Path("../outputs/quick"), longest)
+reading = own_or_reference(Path("../outputs/quick"), estimates)
 runs = reading.runs.assign(label=labels(reading.runs), where=where(reading.runs))
 print(reading)
 
@@ -71,14 +72,15 @@ panels(runs, folder / "mean.png", "k̂/k over all timed steps: mean and 90 % int
 display(Image(folder / "mean.png"))
 missed = runs[~runs["khat_over_k_mean"].between(*GOOD)]
 print(f"{len(missed)} of {len(runs)} rows have a mean outside {GOOD[0]} to {GOOD[1]}")
-print(missed.groupby("label")["job"].count().sort_values(ascending=False).to_string(header=False))
+if len(missed):
+    print(missed.groupby("label")["job"].count().sort_values(ascending=False).to_string(header=False))
 
 # %% [markdown]
 # ## In training: step by step, and the stages that SIDCo has chosen
 #
 # At the smallest ratio, means over ten steps. This is where to see whether an estimate that is wrong at first finds its
 # way: look for a line that crosses into the grey band and stays. One that leaves it again belongs to stages that go to
-# and fro. A published reference may hold means only; then this needs runs of your own.
+# and fro. A published reference may hold means only; then this needs runs of your own: `make artifact-estimation`.
 
 # %%
 steps = reading.steps()
@@ -100,6 +102,7 @@ def estimate_by_step(ax, rows):
 
 def stages_by_step(ax, rows):
     by_step(ax, rows, "stages", 1)
+    ax.yaxis.get_major_locator().set_params(integer=True)
 
 
 small = runs[runs["job"].isin(steps["job"]) & (runs["ratio"] == runs["ratio"].min())]
@@ -107,7 +110,7 @@ if len(small):
     panels(small, folder / "steps.png", "k̂/k and stages, step by step", 3.2, [estimate_by_step, stages_by_step])
     display(Image(folder / "steps.png"))
 else:
-    print("no steps here: `make reproduce-table` makes them, and this cell then shows them")
+    print("no steps here: `make artifact-estimation` makes them, and this cell then shows them")
 
 # %% [markdown]
 # ## On known vectors: how many stages does a tail need?

@@ -8,8 +8,10 @@ from fabricated import NO_LINK, write_job
 
 from experiments.artifacts.speedup import SPEEDUP
 from experiments.publish import publish
-from experiments.reading import NothingToRead, longest, own_or_reference
+from experiments.reading import NothingToRead, estimates, own_or_reference
 from experiments.results import read
+
+LONG = 136  # steps, recorded from the fifth on: 140 of training
 
 
 @pytest.fixture
@@ -23,6 +25,17 @@ def sweep(job, tmp_path):
     job("topk", [50, 50, 50], ratio=0.01)
     job("sidco_e", [40, 40, 80], ratio=0.01, khat=(2.0, 1.5, 1.0))
     return tmp_path / "mine" / "quick"
+
+
+@pytest.fixture
+def long(tmp_path):
+    """Jobs as `experiment=estimation` makes them, and one that is too short."""
+    folder = tmp_path / "long" / "quick"
+    job = partial(write_job, folder, ratio=0.01, network="virtual", world_size=1, **NO_LINK)
+    for name, khat in (("sidco_e", (0.5, 1.5)), ("dgc", (1.25,))):
+        job(name, [1.0] * LONG, khat=khat, summary={"metric_value": None})
+    job("gaussiank", [1.0] * 3)
+    return folder
 
 
 @pytest.fixture
@@ -72,37 +85,35 @@ def test_changes_that_no_commit_holds_are_told(job, sweep):
     assert "commit: abc123, WITH UNCOMMITTED CHANGES" in str(own_or_reference(sweep))
 
 
-def test_of_each_benchmark_the_longest_runs(job, sweep):
-    job("dgc", [40] * 5, ratio=0.01)
-    job("redsync", [40] * 3, ratio=0.01, summary={"name_benchmark": "other"})
-    assert set(longest(read(sweep))["name_compressor"]) == {"dgc", "redsync"}
+def test_estimates_are_of_long_runs_where_there_are_some(long, sweep, tmp_path):
+    assert set(estimates(read(sweep))["name_compressor"]) == {"topk", "sidco_e"}
+    assert set(estimates(read(long))["name_compressor"]) == {"dgc", "sidco_e"}
 
 
-def test_steps_are_those_timed(sweep, tmp_path):
+def test_steps_are_those_timed(sweep):
     steps = own_or_reference(sweep, lambda runs: runs[runs["name_compressor"] == "sidco_e"]).steps()
     assert steps[["step", "khat_over_k", "stages"]].to_numpy().tolist() == [[4, 2.0, 0], [5, 1.5, 1], [6, 1.0, 2]]
     dense = own_or_reference(sweep, lambda runs: runs[runs["name_compressor"] == "none"]).steps()
     assert dense[["khat_over_k", "stages"]].isna().all(axis=None)
 
 
-def test_of_a_reference_the_published_steps(sweep, reference, tmp_path):
-    nowhere = partial(own_or_reference, tmp_path / "nowhere" / "quick", reference=reference)
-    assert nowhere().steps().empty
-    own = own_or_reference(sweep).steps()
-    tables = nowhere().folder / "tables"
-    own.assign(benchmark="bench").to_csv(tables / "estimation_series.csv", index=False)
-    own.head(2).to_csv(tables / "rules_series.csv", index=False)  # the same jobs, in another artifact
-    found = nowhere().steps().sort_values(["job", "step"], ignore_index=True)
-    expected = own[list(found)].sort_values(["job", "step"], ignore_index=True)
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
-    sidco = nowhere(lambda runs: runs[runs["name_compressor"] == "sidco_e"])
-    assert list(sidco.steps()["khat_over_k"]) == [2.0, 1.5, 1.0]
+def test_of_a_reference_the_published_steps(long, tmp_path):
+    own = own_or_reference(long, estimates).steps()
+    publish(long, reference=tmp_path / "published")
+    reading = own_or_reference(tmp_path / "nowhere" / "quick", estimates, tmp_path / "published")
+    found, expected = (steps.sort_values(["job", "step"], ignore_index=True) for steps in (reading.steps(), own))
+    assert len(found) == 2 * LONG
+    pd.testing.assert_frame_equal(found, expected[list(found)], check_dtype=False)
+
+
+def test_a_reference_without_steps_has_none(reference, tmp_path):
+    assert own_or_reference(tmp_path / "nowhere" / "quick", estimates, reference).steps().empty
 
 
 def test_nothing_to_read_says_what_to_do(reference, tmp_path):
     nowhere = tmp_path / "nowhere" / "quick"
     with pytest.raises(NothingToRead, match=r"there is: none\), got neither; run `make reproduce-table PROFILE=quick`"):
-        own_or_reference(nowhere, reference=tmp_path)
+        own_or_reference(nowhere, reference=tmp_path / "empty")
     with pytest.raises(NothingToRead, match=r"there is: quick\)"):
         own_or_reference(tmp_path / "paper", reference=reference)
     with pytest.raises(NothingToRead, match="has no row of the kind looked for"):
