@@ -107,7 +107,7 @@ def _jobs(words: list[str]) -> list[list[str]]:
 def _config(job: list[str]) -> dict[str, Any]:
     whole = compose("config", overrides=job, return_hydra_config=True)
     HydraConfig.instance().set_config(whole)  # the names of what was chosen come from there
-    return check(OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"]))
+    return check(OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"]))
 
 
 def _parameters(config: dict[str, Any]) -> int:
