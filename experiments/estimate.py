@@ -19,8 +19,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.build import ConfigError, Incompatible, build, check, digest, scientific, target_ratio
 from experiments.data.cache import DataMissing
@@ -33,6 +34,7 @@ from sidco.compressor import target_count
 SECONDS = ROOT / "results" / "seconds_per_step.csv"
 GPU = "GPU"  # a device's name in that file; others are told beside it
 UNKNOWN = "unknown"
+MESSAGES = "MB a message, by ratio"
 
 
 class Planned(NamedTuple):
@@ -105,7 +107,7 @@ def _jobs(words: list[str]) -> list[list[str]]:
 def _config(job: list[str]) -> dict[str, Any]:
     whole = compose("config", overrides=job, return_hydra_config=True)
     HydraConfig.instance().set_config(whole)  # the names of what was chosen come from there
-    return check(OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"]))
+    return check(OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"]))
 
 
 def _parameters(config: dict[str, Any]) -> int:
@@ -155,7 +157,7 @@ def _line(place: tuple[Any, ...], same: list[Planned], rows: Frame, devices: lis
         "workers x batch": f"{workers} x {batch}",
         "parameters": f"{same[0].parameters:,}",
         "steps a job": UNKNOWN if steps is None else f"{steps:,}",
-        "MB a message, by ratio": ", ".join(_messages(same)),
+        MESSAGES: ", ".join(_messages(same)),
         "cap": "" if cap is None else f"{cap / 3600:g} h",
     }
     for device in devices:
@@ -170,7 +172,8 @@ def _messages(same: list[Planned]) -> Iterator[str]:
     sizes = {(target_ratio(job.config), job.message) for job in same}
     dense = {size for ratio, size in sizes if size and ratio is None}
     sparse = {ratio: size for ratio, size in sizes if size and ratio is not None}
-    yield from (f"dense {size / 1e6:.3g}" for size in sorted(dense, reverse=True))
+    if dense:
+        yield f"dense {'/'.join(f'{size / 1e6:.3g}' for size in sorted(dense, reverse=True))}"
     yield from (f"{ratio:g}: {sparse[ratio] / 1e6:.3g}" for ratio in sorted(sparse, reverse=True))
 
 
@@ -186,14 +189,16 @@ def _hours(found: Iterable[tuple[float | None, bool]]) -> str:
 def show(jobs: list[Planned], refused: dict[str, list[str]], rows: Frame, console: Console) -> None:
     """The table, and on what it rests."""
     text = table(jobs, rows)
-    printed = Table(*text, title=f"{len(jobs)} jobs; hours are an ESTIMATE, see below")
+    heads = [Column(name, no_wrap=name != MESSAGES) for name in text]
+    title = f"{len(jobs)} jobs; hours are an ESTIMATE, see below"
+    printed = Table(*heads, title=title, box=box.SIMPLE_HEAD, collapse_padding=True)
     for cells in text.to_numpy().tolist():
         printed.add_row(*cells)
     console.print(printed)
     used = rows[rows["benchmark"].isin({job.place[0] for job in jobs})]
     lines = [
         "Hours: of all workers' devices and all jobs of the line together. Steps times the seconds of computing one,",
-        "in proportion to the batch; exchange, evaluation and start are left out. Assumed, from measured steps:",
+        "in proportion to the batch; exchange, evaluation and start are left out, a job ends at its cap. Assumed:",
         *(
             f"  {row.benchmark}: {row.seconds:g} s a step of {row.batch_per_rank} on one {row.device} of "
             f"{row.hardware} ({row.source})"

@@ -93,7 +93,7 @@ def test_hours_are_those_of_all_devices_in_proportion_to_the_batch(digits):
     assert line["GPU-hours"] == f"{7 * 24 * 2 / 3600:.3g}"
     assert line["CPU core-hours"] == f"{7 * 24 * 2 * 6 / 3600:.3g}"
     assert (line["jobs"], line["steps a job"], line["workers x batch"]) == ("7", "24", "2 x 64")
-    assert line["MB a message, by ratio"] == "dense 1.08, dense 0.539, 0.1: 0.216, 0.01: 0.0216"
+    assert line["MB a message, by ratio"] == "dense 1.08/0.539, 0.1: 0.216, 0.01: 0.0216"
 
 
 def test_what_was_not_measured_is_unknown_and_a_cap_is_a_bound(sweep, digits):
@@ -125,6 +125,7 @@ def test_the_whole_says_what_it_rests_on(capsys):
     said = capsys.readouterr().out
     assert status == 0
     assert "ESTIMATE" in said
+    assert "resnet20_digits" in said
     assert "unknown" in said
     assert "no row of a GPU: add one to results/seconds_per_step.csv" in said
     assert estimate.main(["benchmark=nonesuch"]) == 1

@@ -117,8 +117,8 @@ class ImageNet(Labelled):
             f"({self.train_count:,} and {self.valid_count:,} images, {self.classes:,} classes, the same in both). It "
             "is not fetched: ask for it at https://image-net.org, put its two archives of images and the devkit into "
             f"{root} and unpack them with torchvision.datasets.ImageNet({str(root)!r}, split) for train and val. Of a "
-            "subset say dataset.classes, dataset.train_count and dataset.valid_count. Set SIDCO_DATA to the folder that "
-            "holds imagenet/, or use data that needs no files: benchmark=resnet50_synthetic"
+            "subset say dataset.classes, dataset.train_count and dataset.valid_count. Set SIDCO_DATA to the folder "
+            "that holds imagenet/, or use data that needs no files: benchmark=resnet50_synthetic"
         )
 
     def _listed(self, split: str) -> Arrays:
