@@ -199,11 +199,15 @@ def test_a_partial_tree_is_refused(folders):
         data.prepare()
 
 
-def test_a_recording_cut_short_is_refused(folders):
-    data = make_an4(folders)
-    file = recording(folders)
-    file.write_bytes(file.read_bytes()[:20])
-    with pytest.raises(DataMissing, match=r"an unreadable recording .*cen0-f0-b\.flac"):
+@pytest.mark.case(60)
+@pytest.mark.parametrize("suffix", [".flac", ".wav", ".sph"])  # nobody can tell of a raw file
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_recording_cut_short_is_refused(suffix, share, folders):
+    data = make_an4(folders, suffix)
+    file = recording(folders, suffix=suffix)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(DataMissing, match=rf"cen0-f0-b\{suffix}.*Expected"):
         data.prepare()
 
 

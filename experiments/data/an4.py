@@ -75,6 +75,8 @@ class AN4(Speech):
 
         file = self._audio(name)
         raw = {"format": "RAW", "subtype": "PCM_16", "endian": "BIG", "samplerate": RATE, "channels": 1}
+        if (promised := _promised(file)) > file.stat().st_size:
+            raise self._missing(f"{file} of {file.stat().st_size} bytes, {promised} by its header (a copy cut short?)")
         try:
             samples, rate = soundfile.read(file, dtype="int16", **(raw if file.suffix == ".raw" else {}))
         except soundfile.LibsndfileError as error:
@@ -94,6 +96,16 @@ class AN4(Speech):
         if unknown := sorted(set(text) - set(INDEX)):
             raise self._missing(f"the characters {unknown} in the transcript {line!r}; letters, ' and spaces are known")
         return text
+
+
+def _promised(file: Path) -> int:
+    """The bytes a file has by its own header; 0 where it does not say. The library reads what is left of a file."""
+    with file.open("rb") as start:
+        header = start.read(1024)
+    if header.startswith(b"RIFF"):
+        return 8 + int.from_bytes(header[4:8], "little")
+    count = re.search(rb"sample_count -i (\d+)", header) if header.startswith(b"NIST") else None
+    return len(header) + 2 * int(count[1]) if count else 0
 
 
 def _roughness(samples: np.ndarray) -> float:
