@@ -13,7 +13,7 @@ from experiments.artifacts.pictures import COLOURS, GREY, machine, save, sheet
 from experiments.results import Frame
 
 HEADS = ("density of g", "share of g below", "density of |g|", "share of |g| above", "quantiles: fitted against real")
-REAL = {"color": "#B8B8B8", "label": "gradient"}
+REAL: dict[str, Any] = {"color": "#B8B8B8", "label": "measured"}
 
 
 def figures(drawn: Frame, folder: Path) -> list[Path]:
@@ -25,7 +25,7 @@ def figures(drawn: Frame, folder: Path) -> list[Path]:
         figure, axes = sheet(len(rows), len(HEADS), title)
         for line, row in zip(axes, rows.itertuples(), strict=True):
             _vector(line, np.load(row.path))
-            line[0].set_ylabel(row.line.replace(", ", "\n", 1), fontsize=9)
+            line[0].set_ylabel(f"{row.vector}\n{row.compressor}, step {row.step}", fontsize=9)
         for ax, head in zip(axes[0], HEADS, strict=True):
             ax.set_title(head, fontsize=10)
         for ax in axes.flat:
@@ -62,6 +62,9 @@ def _signed(
         below.plot(edges, shares, **looks[name])
     density.set(yscale="log", ylim=(heights[heights > 0].min() / 3, 3 * heights.max()), xlabel="g")
     below.set(xlabel="g")
+    for ax in (density, below):
+        ax.locator_params(axis="x", nbins=5)
+        ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 2))
 
 
 def _unsigned(

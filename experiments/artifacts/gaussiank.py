@@ -19,8 +19,18 @@ from scipy import stats
 from experiments.artifacts import Cell, Part, Printed, Verdict
 from experiments.artifacts.gaussiank_pictures import figures
 from experiments.artifacts.gradients import (
-    LIMITS, SEED, captures, descending, facts, measured, names, pictured, place, sample, tail_energy,
-)  # fmt: skip
+    LIMITS,
+    SEED,
+    captures,
+    descending,
+    facts,
+    measured,
+    names,
+    pictured,
+    place,
+    sample,
+    tail_energy,
+)
 from experiments.artifacts.selected import NEAR, counted, nearer, within
 from experiments.results import Frame
 from experiments.text import column, markdown
@@ -34,7 +44,7 @@ DRAWN = ("gaussiank", "topk", "sidco_e")
 LEGEND = (
     "Left by Top-k: ||u - T_k(u)||² over ||u||²; both bounds at these k are (1 - k/d) and (1 - k/d)². Above its hull: "
     "the share of the area under π² that lies above the largest convex curve below it, and the i around which most of "
-    "it does; over the line: the most that π² lies above 1 - i/d for i > 0 (negative: below). "
+    "it does; over 1 - i/d: the most that π² lies above that line, for i > 0. "
     f"W, p: Shapiro and Wilk's test of {TESTED:,} values."
 )
 
@@ -70,7 +80,9 @@ class GaussianKTheory:
                 "What SIDCo selects over all steps is nearer to k than what GaussianK selects (ours)": nearer(counts),
             },
             limits=LIMITS,
-            printed=[Printed(name, shown.drop(columns="memory")) for name, shown in texts.items()],
+            printed=[
+                Printed(name, shown.drop(columns=["memory", "π² above its hull"])) for name, shown in texts.items()
+            ],
         )
 
 
@@ -111,10 +123,10 @@ def pi_squared(ordered: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 def convex_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The largest convex function below the points (x, y), both (m,), x ascending: its values at x."""
     kept: list[int] = []
-    for place in range(x.size):
-        while len(kept) > 1 and _above_chord(x, y, kept[-2], kept[-1], place):
+    for point in range(x.size):
+        while len(kept) > 1 and _above_chord(x, y, kept[-2], kept[-1], point):
             kept.pop()
-        kept.append(place)
+        kept.append(point)
     return np.interp(x, x[kept], y[kept])
 
 
@@ -128,7 +140,7 @@ def text(rows: Frame) -> pd.DataFrame:
         **names(rows),
         **{f"left by Top-k, {share:g} d": column(rows, f"left_{share:g}", "{:.3f}") for share in FRACTIONS},
         "π² above its hull": column(rows, "above_hull", "{:.2%}") + " at " + column(rows, "above_hull_at", "{:.2g} d"),
-        "over the line": column(rows, "over_line", "{:+.2g}") + " at " + column(rows, "over_line_at", "{:.2g} d"),
+        "over 1 - i/d": [_over(row) for row in rows.to_dict("records")],
         "W": column(rows, "shapiro_w", "{:.3f}"),
         "p": column(rows, "shapiro_p", "{:.1g}"),
         "kurtosis": column(rows, "kurtosis", "{:.3g}"),
@@ -145,9 +157,13 @@ def convex(table: Frame) -> Verdict:
 
 def below_line(table: Frame) -> Verdict:
     return Verdict([
-        Cell(place(row), row["over_line"] <= 0, f"{row['over_line']:+.2g} at i = {row['over_line_at']:.2g} d")
+        Cell(place(row), row["over_line"] <= 0, _over(row))
         for row in table.to_dict("records")
     ])  # fmt: skip
+
+
+def _over(row: dict[str, Any]) -> str:
+    return "nowhere" if row["over_line"] <= 0 else f"by {row['over_line']:.2g} at i = {row['over_line_at']:.2g} d"
 
 
 def bounded(table: Frame) -> Verdict:

@@ -7,13 +7,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy import stats
 
-from experiments.artifacts.gradients import descending, sample, tail_energy
-from experiments.artifacts.pictures import COLOURS, GREY, machine, save, sheet, styles
+from experiments.artifacts.gradients import descending, sample, tail_energy, told
+from experiments.artifacts.pictures import GREY, machine, save, sheet, styles
 from experiments.recipe import SAID
 from experiments.results import Frame
 
 HEADS = ("density of u over its spread", "share below", "π² against i/d", "left by Top-k", "selected so far")
 SPREADS = np.linspace(-6, 6, 241)
+SELECTED = ("#56B4E9", "#E69F00", "#888888")  # colours that no vector has
 DOTTED = {"color": "black", "linestyle": ":", "linewidth": 1.2}
 
 
@@ -23,13 +24,14 @@ def figures(drawn: Frame, counts: Frame, folder: Path) -> Path:
     title = f"What GaussianK assumes and bounds: u is what a compressor sees\n{machine(drawn)}"
     figure, axes = sheet(len(places), len(HEADS), title, (3.6, 3.1))
     looks = styles(drawn["line"].unique())
+    colours = dict(zip(sorted(set(counts["compressor"])), cycle(SELECTED), strict=False))
     for line, (name, rows) in zip(axes, places, strict=True):
         for row in rows.itertuples():
             look = {"color": looks[row.line]["color"], "linewidth": 1.3, "label": row.line}
             _vector(line[:4], np.load(row.path), look)
         _references(line[:4])
-        _selected(line[4], counts[counts["where"] == name])
-        line[0].set_ylabel(name, fontsize=9)
+        _selected(line[4], counts[counts["where"] == name], colours)
+        line[0].set_ylabel(f"{name}\n{told(rows)}", fontsize=8)
     for ax, head in zip(axes[0], HEADS, strict=True):
         ax.set_title(head, fontsize=10)
     save(figure, axes.flat, path, 4)
@@ -66,13 +68,12 @@ def _references(line: np.ndarray) -> None:
     left.set(xscale="log", xlabel="k/d", xlim=(1e-5, 1))
 
 
-def _selected(ax: Axes, counts: Frame) -> None:
+def _selected(ax: Axes, counts: Frame, colours: dict[str, str]) -> None:
     """Solid with error feedback, dashed without; dotted what was asked."""
     if counts.empty:
         ax.text(0.5, 0.5, "no compressor that selects", ha="center", transform=ax.transAxes)
         ax.set_axis_off()
         return
-    colours = dict(zip(sorted(set(counts["compressor"])), cycle(reversed(COLOURS)), strict=False))
     for (name, _), steps in counts.groupby(["compressor", "job"], sort=False):
         memory = steps["feedback"].iloc[0]
         dashes = "--" if memory == "none" else "-"

@@ -46,7 +46,7 @@ def captures(runs: Frame, folder: Path) -> pd.DataFrame:
     table = pd.DataFrame(found)
     rows = runs[runs["job"].isin(table["job"])]
     called = dict(zip(rows["job"], where(rows), strict=True))
-    table.insert(0, "where", table["job"].map(called))
+    table.insert(0, "where", [called[job] for job in table["job"]])
     order = ["where", "compressor", "ratio", "feedback", "step"]
     return table.sort_values(order, kind="stable").reset_index(drop=True)
 
@@ -105,7 +105,16 @@ def pictured(found: Frame, table: Frame, prefer: Sequence[str]) -> pd.DataFrame:
                 of_one = kind[kind["compressor"] == name]
                 chosen.append(of_one[of_one["job"] == of_one["job"].iloc[0]])
     drawn = pd.concat(chosen)
-    return drawn.assign(line=[f"{row.vector}, step {row.step} ({row.compressor})" for row in drawn.itertuples()])
+    return drawn.assign(line=drawn["vector"] + ", " + drawn["when"])
+
+
+def told(drawn: Frame) -> str:
+    """Whose vectors these of `pictured` are, for the title of a panel."""
+    kinds = [
+        f"{vector}: {same['compressor'].iloc[0]}, steps {several(same, 'step')}"
+        for vector, same in drawn.groupby("vector", sort=False)
+    ]
+    return "\n".join(kinds)
 
 
 def place(row: Any) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from experiments.artifacts import Cell, Part, Printed, Verdict
@@ -23,8 +24,8 @@ from experiments.text import bullets, column, markdown, several
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 LINEAR = (0.9, 1.1)  # exponents
 LEGEND = (
-    "Medians over rounds, in brackets the 20 % and 80 % quantiles. Over Topk: the time of Topk with error feedback "
-    f"over this one's, in the same round. × {ADD}: the time over that of `residual.add_(gradient)`, what error feedback "
+    "Medians over rounds, in brackets the 20 % and 80 % quantiles. Over Topk: Topk's time with error feedback over "
+    f"this one's, in the same round. × {ADD}: the time over that of `residual.add_(gradient)`, which error feedback "
     "cannot do without. k̂/k: the mean over calls after the first half of the warm-up. M floats/s: the length of the "
     "vector over the time. Cold: before each call a buffer of twice the last-level cache was read."
 )
@@ -74,9 +75,9 @@ def measured(folder: Path) -> pd.DataFrame:
     rows, jobs = pd.concat(found, ignore_index=True), read(home)
     models = {} if jobs.empty else dict(zip(jobs["parameters"], jobs["name_benchmark"], strict=True))
     captured = rows["captured"].astype(bool)
-    named = rows["numel"].map(models).fillna("captured gradients")
+    named = [models.get(numel, "captured gradients") for numel in rows["numel"]]
     return rows.assign(
-        model=named.where(captured, "normal noise"),
+        model=np.where(captured, named, "normal noise"),
         floats_per_second=rows["numel"] / (1e-3 * rows["compress_ms_median"]),
     )
 
@@ -96,7 +97,7 @@ def claims(table: Frame) -> dict[str, Verdict]:
 
 
 def faster(rows: Frame, rival: str) -> Verdict:
-    """By medians; a difference that the quantiles bridge is told as such."""
+    """The ratio of two medians, not of each round; a difference that the quantiles bridge is told as such."""
     cells, keys = [], ["run", "vector", "ratio"]
     theirs = {tuple(row[key] for key in keys): row for row in _records(rows, rival)}
     for ours in _records(rows, OURS):

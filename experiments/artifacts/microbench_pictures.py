@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from experiments.artifacts.pictures import GREY, save, sheet, styles
 from experiments.bench.claims import KHAT
@@ -63,8 +63,7 @@ def _groups(ax: Axes, rows: Frame, name: str, looks: dict[str, dict[str, Any]]) 
     if name == "khat_over_k":
         ax.axhspan(*KHAT, color="#EEEEEE", zorder=0)
     ax.axhline(1, color=GREY, linewidth=1)
-    ax.set_yscale("log")
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    _plain_log(ax)
     ax.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
     ax.set_xlabel("ratio", fontsize=9)
 
@@ -74,7 +73,7 @@ def _lines(rows: Frame, looks: dict[str, dict[str, Any]], path: Path) -> None:
     rows = rows[rows["ratio"] == rows["ratio"].min()]
     title = _title(f"Cost against length, normal noise, ratio {rows['ratio'].iloc[0]:g}, cold", rows)
     figure, axes = sheet(1, 2, title, (4.6, 3.6))
-    latency, throughput = axes[0]
+    (latency, throughput), sizes = axes[0], sorted(rows["numel"].unique())
     for compressor, look in looks.items():
         same = rows[rows["compressor"] == compressor].sort_values("numel")
         line = {**look, "markersize": 4, "linewidth": 1.3, "label": compressor}
@@ -83,10 +82,20 @@ def _lines(rows: Frame, looks: dict[str, dict[str, Any]], path: Path) -> None:
     latency.set(ylabel="ms a call, median")
     throughput.set(ylabel="million floats a second")
     for ax in (latency, throughput):
-        ax.set(xscale="log", yscale="log", xlabel="floats")
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        _plain_log(ax)
+        ax.set(xscale="log", xlabel="floats")
+        ax.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8.5)
+        ax.xaxis.set_minor_formatter(NullFormatter())
         ax.grid(color="#EEEEEE")
     save(figure, axes.flat, path, 4)
+
+
+def _plain_log(ax: Axes) -> None:
+    """A logarithmic axis with 1, 2, 5, 10 in plain numbers."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _title(text: str, rows: Frame) -> str:

@@ -15,8 +15,16 @@ import pandas as pd
 
 from experiments.artifacts import Cell, Part, Printed, Verdict
 from experiments.artifacts.gradients import (
-    LIMITS, captures, descending, facts, measured, names, pictured, place, tail_energy,
-)  # fmt: skip
+    LIMITS,
+    captures,
+    descending,
+    facts,
+    measured,
+    names,
+    pictured,
+    place,
+    tail_energy,
+)
 from experiments.artifacts.power_law_pictures import figures
 from experiments.results import Frame
 from experiments.text import column, markdown
@@ -27,7 +35,9 @@ DRAWN = ("sidco_e", "topk", "none")
 LEGEND = (
     f"p: less the slope of ln |g|_(j) against ln j, least squares over ranks j from {FITTED[0]:g} to {FITTED[1]:g} d, "
     "evenly spaced in ln j; misfit: the largest factor between |g|_(j) and the fitted line there. Slope of σ_k: of ln "
-    "σ_k against ln k over the same k. A finite d makes σ_k fall faster than the law's 1/2 - p as k nears d."
+    "σ_k against ln k over the same k. A finite d makes σ_k fall faster than the law's 1/2 - p as k nears d. "
+    "Beyond a tenth of d gradients may fall faster (the column beside): a bound for all j holds with a larger p and "
+    "a larger c1, but says little of the k that are used."
 )
 
 
@@ -54,7 +64,7 @@ class PowerLaw:
                 "Where p > 1/2, σ_k falls at least as fast as k^(1/2 - p)": bounded(table),
             },
             limits=LIMITS,
-            printed=[Printed(name, shown) for name, shown in texts.items()],
+            printed=[Printed(name, shown.drop(columns="memory")) for name, shown in texts.items()],
         )
 
 

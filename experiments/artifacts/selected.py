@@ -34,7 +34,7 @@ def counted(table: Frame, folder: Path) -> pd.DataFrame:
         for name in ("where", "compressor", "ratio", "feedback", "job"):
             steps[name] = getattr(row, name)
         found.append(steps)
-    return pd.concat(found)[COLUMNS] if found else pd.DataFrame(columns=COLUMNS)
+    return pd.concat(found).reindex(columns=COLUMNS) if found else pd.DataFrame(columns=COLUMNS)
 
 
 def within(counts: Frame) -> Verdict:
