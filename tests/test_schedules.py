@@ -254,7 +254,7 @@ def test_rows_state_the_schedule_and_rows_that_differ_in_it_are_no_baseline(tmp_
     write_job(tmp_path, "none", [50] * 3, **same)
     write_job(tmp_path, "topk", [50] * 3, ratio=0.1, **same)
     write_job(tmp_path, "dgc", [50] * 3, ratio=0.1, optimizer=MOMENTUM)
-    table = report.write(tmp_path)["speedup"].set_index("label")
+    table = report.write(tmp_path)["speedup"].table.set_index("label")
     assert table["schedule"].to_dict() == {
         "none": "5 warm-up epochs, x0.1 at epochs 80 120",
         "topk": "5 warm-up epochs, x0.1 at epochs 80 120",
