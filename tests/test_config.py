@@ -143,7 +143,7 @@ def test_the_command_line_combines_them_too(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "[6/6] resnet20+cifar10 sidco_p 0.01 loopback: missing" in done.stdout
+    assert "[8/8] resnet20+cifar10 sidco_p 0.01 loopback: missing" in done.stdout
     assert not list(tmp_path.glob("outputs/*/jobs"))
 
 
