@@ -197,3 +197,9 @@ def test_what_changes_a_measurement_changes_its_place(composed):
     assert len(set(places)) == len(places)
     same = digest(scientific(check(composed("workers.job_timeout_s=5", "output=elsewhere"))))
     assert same == places[0]
+
+
+def test_a_grid_over_feedback_leaves_out_what_sends_no_message(composed):
+    with pytest.raises(Incompatible, match="no message to feed back"):
+        check(composed("experiment=statistics", "compressor=none", "feedback=ef"))
+    assert check(composed("experiment=statistics", "compressor=none", "feedback=none"))["method"] is None
