@@ -163,7 +163,7 @@ def updates(rank: int, groups: Groups) -> dict:
             model.module.layers[2].weight.register_hook(lambda g: g * torch.nan)
         workers: Any = SimpleNamespace(module=model.module)
         nothing: Any = None
-        training = {"clip_norm": CLIP, "local_clip": False}
+        training = {"clip_norm": CLIP, "local_clip": False, "step_space": False}
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         trainer = Trainer(workers, nothing, nothing, optimizer, training, (rank,), 2, 0)
         before, loss = weights(model.module), loss_of(model, rank, 0)

@@ -115,7 +115,7 @@ def test_seeds_have_a_mean_and_a_spread_and_are_compared_one_by_one(job, folder)
 def test_ranks_that_were_evaluated_are_in_both_parts(job, sweep, folder):
     write_job(folder, "none", [100] * 4, task="Classification", every=2, quality=(10, 20))
     tables = report.write(folder)
-    assert list(tables) == ["speedup", "convergence", "table1", "break_even"]
+    assert {"speedup", "convergence"} <= set(tables)
     assert list(tables["speedup"].table["network"]) == ["shaped"]
     assert sorted(tables["convergence"].table["network"]) == ["shaped", "virtual", "virtual", "virtual"]
     text = (folder / "REPORT.md").read_text()

@@ -89,7 +89,8 @@ def _measured(jobs: Frame, dense: Frame) -> float:
 def figures(table: Frame, _: Frame, folder: Path) -> list[Path]:
     """A bar for each compressor and ratio, as far as the link up to which it pays; the links run as lines."""
     path = folder / "break_even.png"
-    rows = table[table["ratio"].notna()].drop_duplicates(["cell", "label", "ratio"])
+    known = table["ratio"].notna() & (table["break_even_over_fp32"] != "")  # where dense was run
+    rows = table[known].drop_duplicates(["cell", "label", "ratio"])
     if rows.empty:
         return []
     height = 0.9 + 0.24 * rows.groupby("cell").size().max()
