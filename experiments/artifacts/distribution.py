@@ -15,10 +15,10 @@ import pandas as pd
 
 from experiments.artifacts import Cell, Part, Printed, Verdict
 from experiments.artifacts.distribution_pictures import figures
-from experiments.artifacts.gradients import LIMITS, captures, facts, measured, names, pictured, place, sample
+from experiments.artifacts.gradients import LIMITS, captures, measured, names, pictured, place, sample, shown_by_place
 from experiments.artifacts.laws import FITS, NORMAL, laws
 from experiments.results import Frame
-from experiments.text import column, markdown
+from experiments.text import column
 
 RATIOS = (0.01, 0.001)  # at which a threshold is compared with the empirical one
 DRAWN = ("sidco_e", "topk", "none")  # the compressor whose gradients are drawn: the first that is there
@@ -41,11 +41,10 @@ class Distribution:
         table = measured(found, measure)
         if table.empty:
             return None
-        texts = {str(name): text(rows) for name, rows in table.groupby("where", sort=False)}
-        tables = [f"### {name}\n\n{markdown(shown)}" for name, shown in texts.items()]
+        body, texts = shown_by_place(table, text, LEGEND)
         return Part(
             table=table,
-            body="\n\n".join([facts(table), *tables, LEGEND]),
+            body=body,
             pictures=figures(pictured(found, table, DRAWN), folder / "figures"),
             claims={
                 "One of the three laws is closer to the magnitudes than a normal law is": closer(table, NORMAL),

@@ -23,17 +23,17 @@ from experiments.artifacts.gradients import (
     SEED,
     captures,
     descending,
-    facts,
     measured,
     names,
     pictured,
     place,
     sample,
+    shown_by_place,
     tail_energy,
 )
 from experiments.artifacts.selected import NEAR, counted, nearer, within
 from experiments.results import Frame
-from experiments.text import column, markdown
+from experiments.text import column
 from sidco.compressor import target_count
 
 FRACTIONS = (0.001, 0.005, 0.01)  # k over d, of the paper
@@ -63,11 +63,10 @@ class GaussianKTheory:
             return None
         counts = counted(table, folder)
         counts.to_csv(folder / "tables" / f"{self.name}_selected.csv", index=False)
-        texts = {str(name): text(rows) for name, rows in table.groupby("where", sort=False)}
-        tables = [f"### {name}\n\n{markdown(shown)}" for name, shown in texts.items()]
+        body, texts = shown_by_place(table, text, LEGEND)
         return Part(
             table=table,
-            body="\n\n".join([facts(table), *tables, LEGEND]),
+            body=body,
             pictures=[figures(pictured(found, table, DRAWN), counts, folder / "figures")],
             claims={
                 f"π² is convex, but for {CONVEX:.0%} of the area under it (assumed by theorem 1)": convex(table),

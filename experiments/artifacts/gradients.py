@@ -16,7 +16,7 @@ from experiments.artifacts import where
 from experiments.capture import SEEN
 from experiments.recipe import SAID
 from experiments.results import Frame
-from experiments.text import bullets, column, several
+from experiments.text import bullets, column, markdown, several
 
 SAMPLE, SEED = 1 << 20, 1  # values that stand for a longer vector, drawn with replacement
 EARLY, LATE = "early", "late"
@@ -125,6 +125,15 @@ def place(row: Any) -> str:
 def subject(row: Any) -> str:
     """The compressor, and its ratio if it has one."""
     return row["compressor"] if pd.isna(row["ratio"]) else f"{row['compressor']} {row['ratio']:g}"
+
+
+def shown_by_place(
+    table: Frame, text: Callable[[Frame], pd.DataFrame], legend: str
+) -> tuple[str, dict[str, pd.DataFrame]]:
+    """The body of a part, and the tables in it: a `text` for each place."""
+    texts = {str(name): text(rows) for name, rows in table.groupby("where", sort=False)}
+    tables = [f"### {name}\n\n{markdown(shown)}" for name, shown in texts.items()]
+    return "\n\n".join([facts(table), *tables, legend]), texts
 
 
 def facts(table: Frame) -> str:

@@ -18,16 +18,16 @@ from experiments.artifacts.gradients import (
     LIMITS,
     captures,
     descending,
-    facts,
     measured,
     names,
     pictured,
     place,
+    shown_by_place,
     tail_energy,
 )
 from experiments.artifacts.power_law_pictures import figures
 from experiments.results import Frame
-from experiments.text import column, markdown
+from experiments.text import column
 
 FITTED, BEYOND = (0.001, 0.1), (0.1, 0.5)  # shares of d between which a slope is fitted: the paper's ratios; the rest
 POINTS = 200  # of a fit, evenly spaced in ln j
@@ -53,11 +53,10 @@ class PowerLaw:
         table = measured(found, measure)
         if table.empty:
             return None
-        texts = {str(name): text(rows) for name, rows in table.groupby("where", sort=False)}
-        tables = [f"### {name}\n\n{markdown(shown)}" for name, shown in texts.items()]
+        body, texts = shown_by_place(table, text, LEGEND)
         return Part(
             table=table,
-            body="\n\n".join([facts(table), *tables, LEGEND]),
+            body=body,
             pictures=[figures(pictured(found, table, DRAWN), table, folder / "figures")],
             claims={
                 "Sorted gradients fall as j^-p with p > 1/2 (SIDCo's compressibility)": compressible(table),
