@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup reproduce-table plan artifact-microbench report publish new-compressor compare bench notebooks pictures test check format clean
+.PHONY: help setup reproduce-table plan report publish new-compressor compare bench notebooks pictures test check format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -25,22 +25,14 @@ reproduce-table: $(INSTALLED) ## the speed-up table of PROFILE (quick | real | s
 	@status=0; $(BIN)/python -m experiments.train -m experiment=speedup profile=$(PROFILE) $(if $(COMPRESSORS),compressor=$(COMPRESSORS)) || status=$$?; \
 	$(BIN)/python -m experiments.report outputs/$(PROFILE) && exit $$status
 
-artifact-%: $(INSTALLED) ## one table or figure of the paper, as `make artifact-speedup`: its sweep in PROFILE, then its part of the report
-	@status=0; grid=$$($(BIN)/python -m experiments.report --grid $*) || exit; \
-	$(BIN)/python -m experiments.train -m experiment=$$grid profile=$(PROFILE) || status=$$?; \
-	$(BIN)/python -m experiments.report outputs/$(PROFILE) --only $* && exit $$status
+report: $(INSTALLED) ## everything: all grids of PROFILE, the micro-benchmark (DEVICE=cuda: on the GPU), REPORT.md and report.html; resumes
+	$(BIN)/python -m experiments.reproduce $(PROFILE) --device $(DEVICE)
 
-artifact-microbench: $(INSTALLED) ## compressors by themselves on DEVICE (cpu | cuda), on gradients of PROFILE's benchmarks and on noise: outputs/PROFILE/bench/
-	$(BIN)/python -m experiments.train -m experiment=microbench profile=$(PROFILE) output=outputs/$(PROFILE)/bench
-	$(BIN)/python -m experiments.bench --gradients outputs/$(PROFILE)/bench/jobs --sizes 262144 2621440 26214400 --rounds 11 \
-		--compressors sidco_e sidco_gp sidco_p dgc redsync gaussiank --device $(DEVICE) --output outputs/$(PROFILE)/bench --name $(DEVICE) $(BENCH)
-	$(BIN)/python -m experiments.report outputs/$(PROFILE)/bench --only microbench
+artifact-%: $(INSTALLED) ## one table or figure of the paper, as `make artifact-speedup`: its grid in PROFILE, then its part of the report
+	$(BIN)/python -m experiments.reproduce $(PROFILE) --only $* --device $(DEVICE)
 
 plan: $(INSTALLED) ## what the speed-up table of PROFILE would take (jobs, steps, bytes, an estimate of hours), without running it
 	@$(BIN)/python -m experiments.estimate experiment=speedup profile=$(PROFILE) $(if $(COMPRESSORS),compressor=$(COMPRESSORS))
-
-report: $(INSTALLED) ## tables, figures and REPORT.md of outputs/PROFILE again, from its files
-	$(BIN)/python -m experiments.report outputs/$(PROFILE)
 
 publish: $(INSTALLED) ## commit-ready copy of the report of outputs/PROFILE under results/reference/
 	$(BIN)/python -m experiments.publish outputs/$(PROFILE)

@@ -2,7 +2,7 @@
 
 Writes REPORT.md, report.html (the same as one page), runs.csv (every row), tables/ and figures/ there, all anew, and
 prints the tables. With `--only NAME` one artifact's files are written, and REPORT_NAME.md and report_NAME.html in place
-of those. `--grid NAME` prints which grid of conf/experiment fills an artifact.
+of those.
 """
 
 import argparse
@@ -159,20 +159,13 @@ def show(part: Part, console: Console) -> None:
 def _arguments() -> argparse.Namespace:
     names = [artifact.name for artifact in ARTIFACTS]
     parser = argparse.ArgumentParser(description="Tables, figures and REPORT.md of a folder of runs.")
-    parser.add_argument("folder", type=Path, nargs="?", help="what `output` was, such as outputs/quick")
+    parser.add_argument("folder", type=Path, help="what `output` was, such as outputs/quick")
     parser.add_argument("--only", choices=names, help="this artifact alone, and REPORT_NAME.md")
-    parser.add_argument("--grid", choices=names, help="print the grid that fills this artifact; no folder is read")
-    given = parser.parse_args()
-    if not (given.folder or given.grid):
-        parser.error("expected a folder of runs, such as outputs/quick")
-    return given
+    return parser.parse_args()
 
 
 def main() -> None:
     given, console = _arguments(), plain_console()
-    if given.grid:
-        print(next(artifact.experiment for artifact in ARTIFACTS if artifact.name == given.grid))
-        return
     folder: Path = given.folder
     try:
         parts = write(folder, given.only)

@@ -13,7 +13,6 @@ from experiments import report
 from experiments.artifacts import paper_numbers
 from experiments.artifacts.speedup import SPEEDUP, headline
 from experiments.publish import Refused, publish, without_paths
-from experiments.record import ROOT
 from experiments.results import newest_code, read, states
 
 
@@ -373,14 +372,6 @@ def test_one_artifact_alone_leaves_the_whole_report_as_it_is(sweep, job, folder,
     assert "## Convergence" in alone
     assert "## Speed" not in alone
     assert {path.name for path in (folder / "figures").iterdir()} >= {"speedup.png", "convergence.png"}
-
-
-def test_every_artifact_names_a_grid_that_is_there(capsys, monkeypatch):
-    for artifact in report.ARTIFACTS:
-        monkeypatch.setattr("sys.argv", ["report", "--grid", artifact.name])
-        report.main()
-        grid = capsys.readouterr().out.strip()
-        assert (ROOT / "conf" / "experiment" / f"{grid}.yaml").exists()
 
 
 def test_nothing_finished_is_an_error_that_says_what_is_there(job, folder, monkeypatch):

@@ -5,6 +5,7 @@ outputs/bench/NAME; after each vector and ratio, so that a run that is stopped l
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -25,7 +26,7 @@ from experiments.bench.subjects import subjects
 from experiments.bench.vectors import BadGradients, captured
 from experiments.build import ConfigError
 from experiments.launch import fingerprint
-from experiments.record import environment, write_json
+from experiments.record import environment, read_json, write_json
 
 KEPT = (
     "hardware",
@@ -46,6 +47,7 @@ def run(plan: Plan, device: torch.device, folder: Path) -> pd.DataFrame:
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for case in plan.cases:
+        last = case is plan.cases[-1]
         needed = _needed_bytes(case)
         if device.type == "cpu" and needed > available_bytes():
             left_out.append(f"{case.vector.name}: needs {needed / 1e9:.1f} GB, {available_bytes() / 1e9:.1f} were free")
@@ -55,8 +57,21 @@ def run(plan: Plan, device: torch.device, folder: Path) -> pd.DataFrame:
                 rows += [{**row, **facts} for row in found]
                 pd.DataFrame(rows).to_csv(folder / report.CSV, index=False)
         # what the report must say beside the rows
-        write_json(folder / report.RUN, {"seconds": time.time() - began, "left_out": left_out, "plan": _told(plan)})
+        told = {"seconds": time.time() - began, "left_out": left_out, "complete": last}
+        write_json(folder / report.RUN, {**told, **_identity(plan)})
     return pd.DataFrame(rows)
+
+
+def measured(plan: Plan, folder: Path) -> bool:
+    """Whether a run of this code has measured all of the plan into `folder`."""
+    found = read_json(folder / report.RUN) or {}
+    wanted = json.loads(json.dumps({"complete": True, **_identity(plan)}))  # a tuple is a list there
+    return all(found.get(key) == value for key, value in wanted.items())
+
+
+def _identity(plan: Plan) -> dict[str, Any]:
+    cases = [[case.vector.name, case.ratios, case.compressors] for case in plan.cases]
+    return {"plan": _told(plan), "cases": cases, "code": fingerprint()}
 
 
 def _case(case: Case, plan: Plan, device: torch.device) -> Iterator[list[dict[str, Any]]]:
@@ -117,6 +132,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="timed calls of each compressor")
     parser.add_argument("--output", type=Path, default=Path("outputs/bench"))
     parser.add_argument("--name", default=time.strftime("%Y%m%d-%H%M%S"), help="of the folder below --output")
+    parser.add_argument("--once", action="store_true", help="not again, if --name holds all of it, of this code")
     parser.add_argument("--draw", action="store_true", help="only figures and BENCH.md of --name again, from its files")
     return parser.parse_args(words)
 
@@ -146,7 +162,10 @@ def main(words: Sequence[str] | None = None) -> None:
             plan = plan_of(given)
             if given.threads:
                 torch.set_num_threads(given.threads)
-            run(plan, given.device, folder)
+            if given.once and measured(plan, folder):
+                print(f"{folder}: measured already")
+            else:
+                run(plan, given.device, folder)
         print(f"report: {report.write(folder)}")
     except (ConfigError, BadGradients, report.NothingMeasured) as reason:
         sys.exit(str(reason))
