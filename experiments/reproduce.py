@@ -28,7 +28,8 @@ from experiments.report import ARTIFACTS
 
 PROFILES = tuple(sorted(path.stem for path in (ROOT / "conf" / "profile").glob("*.yaml")))
 UNTIMED = ("estimation", "rules", "statistics", "microbench")  # grids of virtual workers, whose jobs may share a node
-CONVERGENCE = "convergence"  # its profiles have no speed: no other grid makes sense in them
+CONVERGENCE = "convergence"  # its profiles are of virtual workers too: no other grid makes sense in them
+MORE_SEEDS = ("compressor=none,sidco_e", "ratio=0.001", "seed=2,3")  # of what convergence is about, beside seed 1
 LARGE = {  # of the quick profile: grid -> what it is cut down to on the four heaviest benchmarks
     "speedup": ("compressor=none,topk,dgc,sidco_e", "ratio=0.01,0.001"),
     "rules": ("compressor=sidco_e", "compressor.rule=trend,paper", "ratio=0.01,0.001", "training.steps=120"),
@@ -56,8 +57,8 @@ def commands(profile: str, only: Artifact | None, device: str) -> list[Command]:
     output = f"outputs/{profile}"
     grids = [only.experiment] if only else list(dict.fromkeys(artifact.experiment for artifact in ARTIFACTS))
     if profile.startswith(CONVERGENCE):
-        grids = [grid for grid in grids if grid == CONVERGENCE]
-    elif profile != "paper" and not only:
+        return [_sweep(CONVERGENCE, profile, output), _sweep(CONVERGENCE, profile, output, *MORE_SEEDS)]
+    if profile != "paper" and not only:
         grids.remove(CONVERGENCE)  # in small, loss_curves fills that artifact too
     found = [_sweep(grid, profile, f"{output}/bench" if grid == "microbench" else output) for grid in grids]
     if profile == "quick":
@@ -68,7 +69,7 @@ def commands(profile: str, only: Artifact | None, device: str) -> list[Command]:
 
 
 def _sweep(grid: str, profile: str, output: str, *words: str) -> Command:
-    more = [f"slots={_slots()}"] if grid in UNTIMED else []
+    more = [f"slots={_slots()}"] if grid in UNTIMED or profile.startswith(CONVERGENCE) else []
     if profile in STAND_INS:
         more.append(f"benchmark={','.join(_benchmarks(profile))}")
     chosen = [f"experiment={grid}", f"profile={profile}", f"output={output}", *words, *more]

@@ -16,9 +16,11 @@ class Schedule:
 
     Over the first `warmup` epochs it rises linearly, step by step, from one step's share to the whole. From each of
     `milestones` (epochs) on it is multiplied by `gamma`; after each epoch it is divided by `divisor`. With `scaled` the
-    run counts as `recipe_epochs` epochs however long it is, so that all of these keep their share of it.
+    run counts as `recipe_epochs` epochs however long it is, so that all of these keep their share of it. With `to_zero`
+    it falls linearly from the end of the warm-up to zero at the end of the run, which ends best where epochs are few.
 
-    Source: warm-up as Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), sec. 2.2, but from zero.
+    Source: warm-up as Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), sec. 2.2, but from zero; the
+    linear fall: Li et al., Budgeted Training (ICLR 2020, arXiv 1905.04753).
     """
 
     warmup: float = 0.0
@@ -27,6 +29,7 @@ class Schedule:
     divisor: float = 1.0
     recipe_epochs: float | None = None
     scaled: bool = False
+    to_zero: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "milestones", tuple(self.milestones))  # a list in a yaml file
@@ -47,6 +50,9 @@ class Schedule:
         epochs, steps = (self.recipe_epochs or 1, total) if self.scaled else (1, per_epoch)
         epoch, after = done * epochs / steps, (done + 1) * epochs / steps  # exact at whole epochs: one rounding
         rise = min(1.0, after / self.warmup) if self.warmup else 1.0
+        if self.to_zero:
+            whole = total * epochs / steps
+            rise *= max(0.0, min(1.0, (whole - epoch) / max(whole - self.warmup, 1e-9)))
         return rise * self.gamma ** sum(epoch >= start for start in self.milestones) / self.divisor ** int(epoch)
 
     def __str__(self) -> str:
@@ -56,6 +62,8 @@ class Schedule:
             parts.append(f"x{self.gamma:g} at epochs {' '.join(f'{start:g}' for start in self.milestones)}")
         if self.divisor != 1:
             parts.append(f"/{self.divisor:g} an epoch")
+        if self.to_zero:
+            parts.append("then linearly to 0")
         scaled = f" (of {self.recipe_epochs:g}, scaled to the run)" if self.scaled else ""
         return f"{', '.join(parts)}{scaled}" if parts else "constant"
 

@@ -33,6 +33,8 @@ def test_the_quick_profile_runs_a_grid_for_every_artifact(folders):
 
 def test_profiles_of_convergence_run_that_grid_alone(folders):
     assert grids("convergence") == grids("convergence_an4") == {"convergence"}
+    _, more = words_of("convergence")
+    assert {"compressor=none,sidco_e", "ratio=0.001", "seed=2,3"} < set(more)
 
 
 def test_one_artifact_needs_its_grid_alone(folders):

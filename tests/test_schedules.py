@@ -59,6 +59,18 @@ def test_scaled_milestones_fall_on_the_first_step_past_their_share(total):
     assert drops == [math.ceil(total * share / 9) for share in (3, 6, 8)]
 
 
+def test_a_linear_fall_by_hand():
+    schedule = Schedule(warmup=1, to_zero=True)  # of 3 epochs of 4 steps
+    rates = [schedule.factor(done, 4, 12) for done in range(12)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+    assert str(schedule) == "1 warm-up epochs, then linearly to 0"
+
+
+def test_the_linear_schedule_of_short_trainings(composed):
+    schedule = build(check(composed("profile=convergence", "benchmark=resnet20_cifar10"))["schedule"])
+    assert schedule == Schedule(warmup=0.5, to_zero=True)
+
+
 def test_the_rate_is_divided_after_each_epoch():
     schedule = Schedule(divisor=1.01)
     by_hand = {0: 1, 4: 1, 5: 1 / 1.01, 9: 1 / 1.01, 10: 1 / 1.01**2, 749: 1.01**-149}
