@@ -32,7 +32,7 @@ CONVERGENCE = "convergence"  # its profiles are of virtual workers too: no other
 MORE_SEEDS = ("compressor=none,sidco_e", "ratio=0.001", "seed=2,3")  # of what convergence is about, beside seed 1
 LARGE = {  # of the quick profile: grid -> what it is cut down to on the four heaviest benchmarks
     "speedup": ("compressor=none,topk,dgc,sidco_e", "ratio=0.01,0.001"),
-    "rules": ("compressor=sidco_e", "compressor.rule=trend,paper", "ratio=0.01,0.001", "training.steps=120"),
+    "rules": ("compressor=sidco_e", "compressor.rule=trend,paper", "ratio=0.01,0.001"),
 }
 STAND_INS = {  # profile -> its benchmarks, each with the one on real data that is taken where they are
     "quick": {"lstm_stdlib": "lstm_pd_lm_small", "resnet20_digits": "resnet20_cifar10_small"},

@@ -31,6 +31,7 @@ from sidco.method import AllGather, Gathered, NonFiniteGradient
 from sidco.workers import DDPWorkers, VirtualWorkers
 
 PROBE_SIZES = (100_000, 1_000_000, 10_000_000)  # bytes
+PROBE_S = 0.5  # which a message must not take: at 100 Mb/s the largest would cost each job three seconds
 
 
 def main(folder: Path) -> None:
@@ -150,6 +151,7 @@ def _probe(group: dist.ProcessGroup, device: torch.device) -> dict[str, float]:
     """Mb/s that leave this rank in the backend's all-reduce and all-gather and in our gather: what the link gives.
 
     Each first runs once untimed, for connections to be made. A burst lets a small message through faster than the rate.
+    Sizes end with the first after which the next, ten times as large, would take too long on the slowest way.
     """
     rates, comm, world_size = {}, Ranks(group), dist.get_world_size(group)
     for nbytes in PROBE_SIZES:
@@ -161,6 +163,7 @@ def _probe(group: dist.ProcessGroup, device: torch.device) -> dict[str, float]:
             "all_gather": (partial(dist.all_gather, parts, buffer, group=group), gathered),
             "gather": (partial(comm.answer, AllGather(buffer, 0)), gathered),
         }
+        slowest = torch.zeros(1, device=device)
         for name, (run, sent) in ways.items():
             if nbytes == PROBE_SIZES[0]:
                 run()
@@ -168,7 +171,12 @@ def _probe(group: dist.ProcessGroup, device: torch.device) -> dict[str, float]:
             start = time.perf_counter()
             run()
             buffer.sum().item()  # on a GPU: wait until it is there
-            rates[f"probe_{name}_{nbytes // 1000}kb_mbit_per_s"] = 8e-6 * sent / (time.perf_counter() - start)
+            took = time.perf_counter() - start
+            rates[f"probe_{name}_{nbytes // 1000}kb_mbit_per_s"] = 8e-6 * sent / took
+            slowest.clamp_(min=took)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)  # ranks stop together
+        if 10 * slowest.item() > PROBE_S:
+            break
     return rates
 
 

@@ -257,4 +257,4 @@ def test_a_link_that_was_not_throttled_is_void(job, folder, reached, void):
     job("topk", [50] * 3, ratio=0.1, summary={"probe_all_reduce_10000kb_mbit_per_s": 93.0})
     report.write(folder)
     text = (folder / "REPORT.md").read_text()
-    assert ("**NOT THROTTLED: in 1 of 2 jobs 10 MB crossed the link at up to 43.0 times its rate" in text) == void
+    assert ("**NOT THROTTLED: in 1 of 2 jobs 1 or 10 MB crossed the link at up to 43.0 times its rate" in text) == void
