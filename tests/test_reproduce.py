@@ -14,6 +14,7 @@ from experiments import reproduce
 from experiments.estimate import planned
 from experiments.report import ARTIFACTS
 
+CONVERGENCE = next(artifact for artifact in ARTIFACTS if artifact.name == "convergence")
 MICROBENCH = next(artifact for artifact in ARTIFACTS if artifact.name == "microbench")
 
 
@@ -29,6 +30,7 @@ def test_the_quick_profile_runs_a_grid_for_every_artifact(folders):
     # convergence is evaluated in the grid of the loss curves
     assert grids("quick") == {artifact.experiment for artifact in ARTIFACTS} - {"convergence"}
     assert "convergence" in grids("paper")
+    assert words_of("quick", CONVERGENCE) == [words for words in words_of("quick") if "experiment=loss_curves" in words]
 
 
 def test_profiles_of_convergence_run_that_grid_alone(folders):
