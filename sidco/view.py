@@ -1,6 +1,6 @@
 """What a threshold estimator may ask of a vector, whoever holds it and however it is stored."""
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -44,6 +44,12 @@ class View(Protocol):
         """Moments of the exceedances of `above`; None: of all |x|, zeros included. `sums` names the dear fields."""
         ...
 
+    def exponential(self, shares: Sequence[float], *, sampled: bool = False) -> Tensor:
+        """The threshold of `sidco.fits.Exponential` fitted in stages: to all |x| for the first of `shares`, for each
+        further one to what exceeds the threshold so far, which it raises. 0-d float64 on the vector's device.
+        """
+        ...
+
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
         """(size,) magnitudes drawn at random, with replacement."""
         ...
@@ -76,6 +82,12 @@ class VectorView:
         sums_of_sample = Moments(*kernels.of(self._sampled).moments(self._sampled, above, sums))
         factor = self.numel / SAMPLE
         return Moments(*(part * factor for part in sums_of_sample))._replace(maximum=sums_of_sample.maximum)
+
+    def exponential(self, shares: Sequence[float], *, sampled: bool = False) -> Tensor:
+        """Means need no scaling up, so a sample stands for the whole as it is."""
+        if not sampled or self.numel < LONG:
+            return kernels.of(self.x).exponential(self.x, shares, self.residual, self.scale)
+        return kernels.of(self._sampled).exponential(self._sampled, shares)
 
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
         places = torch.randint(self.numel, (size,), generator=generator, device=generator.device).to(self.x.device)

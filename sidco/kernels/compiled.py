@@ -71,6 +71,28 @@ def sum_ranges(x, r, scale, floor, bounds, totals, counts):
             sum_range(x[a:b], r[a:b], scale, floor, a // BLOCK, totals, counts)
 
 
+@njit(nogil=True, cache=True)
+def sums(x, r, scale, floor, bounds):
+    """(how many exceed the floor, the sum of what they exceed it by); `bounds` None: on this thread alone."""
+    blocks = -(-x.shape[0] // BLOCK)
+    totals, counts = np.empty(blocks), np.empty(blocks, np.int64)
+    if bounds is None:
+        sum_range(x, r, scale, floor, 0, totals, counts)
+    else:
+        sum_ranges(x, r, scale, floor, bounds, totals, counts)
+    return (counts.sum() if floor >= 0 else x.shape[0]), totals.sum()
+
+
+@njit(nogil=True, cache=True)
+def exponential(x, r, scale, logs, bounds):
+    """The stages in one call: what lies between two of them takes longer from Python than a stage of a sample."""
+    eta = 0.0
+    for stage in range(logs.shape[0]):
+        count, total = sums(x, r, scale, np.float32(eta if stage else -1.0), bounds)
+        eta -= total / max(count, 1) * logs[stage]
+    return eta
+
+
 @njit(nogil=True, fastmath=FAST, cache=True, inline="always")
 def count_row(rb, xb, scale, eta):
     hits = np.int32(0)
@@ -147,21 +169,30 @@ def take_range(r, x, scale, eta, zero, start, end, values, indices):
     return p, end
 
 
-@njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
-def take_ranges(r, x, scale, eta, zero, starts, ends, values, indices, places, found, reached):
-    for j in prange(starts.shape[0]):
-        room = slice(places[j], places[j + 1])
-        found[j], reached[j] = take_range(r, x, scale, eta, zero, starts[j], ends[j], values[room], indices[room])
-
-
 @njit(nogil=True, cache=True)
-def close_gaps(values, indices, places, found):
+def close_gaps(values, indices, room, found):
+    """Move together what lies at every `room`-th place: how many they are."""
     p = found[0]
     for j in range(1, found.shape[0]):
-        for i in range(places[j], places[j] + found[j]):
+        for i in range(j * room, j * room + found[j]):
             values[p] = values[i]
             indices[p] = indices[i]
             p += 1
+    return p
+
+
+@njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
+def take_ranges(r, x, scale, eta, zero, starts, ends, values, indices, found):
+    """Each range has an equal share of the room; its start moves to where it stopped. (How many were found, which are
+    moved together; whether all ranges were done.)"""
+    room = values.shape[0] // starts.shape[0]
+    for j in prange(starts.shape[0]):
+        mine = slice(j * room, (j + 1) * room)
+        found[j], starts[j] = take_range(r, x, scale, eta, zero, starts[j], ends[j], values[mine], indices[mine])
+    whole = True
+    for j in range(starts.shape[0]):
+        whole &= starts[j] == ends[j]
+    return close_gaps(values, indices, room, found), whole
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
@@ -192,10 +223,10 @@ def count_ranges(x, r, scale, bounds, counts):
 
 
 @njit(nogil=True, cache=True)
-def sample(x, r, scale, out):
+def sample_range(x, r, scale, out, first, last):
     width = WIDTH
     blocks = out.shape[0] // width
-    for b in range(blocks):
+    for b in range(first, last):
         a = b * (x.shape[0] - width) // max(1, blocks - 1)
         xb, ob = x[a : a + width], out[b * width : (b + 1) * width]
         if r is None:
@@ -205,6 +236,12 @@ def sample(x, r, scale, out):
             rb = r[a : a + width]
             for i in range(xb.shape[0]):
                 ob[i] = abs(rb[i] + scale * xb[i])
+
+
+@njit(nogil=True, parallel=True, cache=True)
+def sample_ranges(x, r, scale, out, bounds):
+    for j in prange(bounds.shape[0] - 1):
+        sample_range(x, r, scale, out, bounds[j] // WIDTH, bounds[j + 1] // WIDTH)
 
 
 @njit(nogil=True, cache=True)

@@ -4,8 +4,10 @@ A vector is cut into one range a thread, at fixed rows. What is selected does no
 over fixed blocks in a fixed order, so bits do not depend on the number of threads.
 """
 
+import math
 import os
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,18 +43,17 @@ def moments(
     """See `reference.moments`, which also has the dear sums. Reads n, twice with a residual."""
     if sums:
         return reference.moments(x, above, sums, residual, scale)
-    n, floor = x.numel(), np.float32(-1.0 if above is None else above.item())
-    blocks = -(-n // BLOCK)
-    totals, counts = np.zeros(blocks), np.zeros(blocks, np.int64)
-    values, memory = x.numpy(), None if residual is None else residual.numpy()
-    bounds = _bounds(n, BLOCK)
-    if len(bounds) == 2:
-        compiled.sum_range(values, memory, np.float32(scale), floor, 0, totals, counts)
-    else:
-        compiled.sum_ranges(values, memory, np.float32(scale), floor, bounds, totals, counts)
+    floor = np.float32(-1.0 if above is None else above.item())
+    count, total = compiled.sums(*_arrays(x, residual, scale), floor, _shared(x.numel(), BLOCK))
     nan = torch.tensor(torch.nan, dtype=torch.float64)
-    count = torch.tensor(float(n if above is None else counts.sum()), dtype=torch.float64)
-    return count, torch.tensor(totals.sum(), dtype=torch.float64), nan, nan, nan, nan
+    return torch.tensor(count, dtype=torch.float64), torch.tensor(total, dtype=torch.float64), nan, nan, nan, nan
+
+
+def exponential(x: Tensor, shares: Sequence[float], residual: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """See `reference.exponential`. Reads n a stage, twice with a residual."""
+    logs = np.array([math.log(share) for share in shares])
+    eta = compiled.exponential(*_arrays(x, residual, scale), logs, _shared(x.numel(), BLOCK))
+    return torch.tensor(eta, dtype=torch.float64)
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
@@ -76,38 +77,36 @@ def accumulate_take_(
 def _take(memory: Any, x: Any, scale: float, threshold: Tensor, expected: int, zero: bool) -> tuple[Tensor, Tensor]:
     n, bounds = len(memory), _bounds(len(memory), ROW)
     dtype = np.int32 if n < 2**31 else np.int64
-    eta, factor = np.float32(threshold.item()), np.float32(scale)
-    pieces: list[list[tuple[Any, Any]]] = [[] for _ in bounds[1:]]
-    starts, ends = bounds[:-1].copy(), bounds[1:].copy()
-    ranges = len(starts)
-    room = np.minimum(expected // ranges + SPARE, ends - starts + ROW + 1)
+    arguments = memory, x, np.float32(scale), np.float32(threshold.item()), zero
+    starts, ends = bounds[:-1].copy(), bounds[1:]
+    ranges, room = len(starts), min(expected // len(starts) + SPARE, n + ROW + 1)
+    goes: list[tuple[Any, Any, Any]] = []
     while True:
-        places = np.concatenate([[0], np.cumsum(room)])
-        values, indices = np.empty(places[-1], np.float32), np.empty(places[-1], dtype)
-        found, reached = np.zeros(ranges, np.int64), ends.copy()
+        values, indices = np.empty(ranges * room, np.float32), np.empty(ranges * room, dtype)
+        found = np.empty(ranges, np.int64)
         if ranges == 1:
-            found[0], reached[0] = compiled.take_range(
-                memory, x, factor, eta, zero, starts[0], ends[0], values, indices
-            )
+            k, starts[0] = compiled.take_range(*arguments, starts[0], ends[0], values, indices)
+            found[0], whole = k, starts[0] == ends[0]
         else:
-            compiled.take_ranges(memory, x, factor, eta, zero, starts, ends, values, indices, places, found, reached)
-        whole = bool((reached == ends).all())
-        if whole and not any(pieces):  # the usual case: one buffer, closed up where it is
-            compiled.close_gaps(values, indices, places, found)
-            k = int(found.sum())
+            k, whole = compiled.take_ranges(*arguments, starts, ends, values, indices, found)
+        if whole and not goes:  # the usual case
             return torch.from_numpy(values[:k]), torch.from_numpy(indices[:k])
-        for j, (a, k) in enumerate(zip(places, found, strict=False)):
-            if k:
-                pieces[j].append((values[a : a + k], indices[a : a + k]))
+        goes.append((values[:k], indices[:k], found))
         if whole:
-            joined = [piece for of_range in pieces for piece in of_range]
-            return (
-                torch.from_numpy(np.concatenate([v for v, _ in joined])),
-                torch.from_numpy(np.concatenate([i for _, i in joined])),
-            )
+            return _joined(goes)
         # go on where the room ended, with as much as a range could fill
-        room = np.minimum(2 * room + SPARE, ends - reached + ROW + 1)
-        starts = reached
+        room = min(2 * room + SPARE, int((ends - starts).max()) + ROW + 1)
+
+
+def _joined(goes: Sequence[tuple[Any, Any, Any]]) -> tuple[Tensor, Tensor]:
+    """What each go found, range after range, with how many a range: all of a range before the next."""
+    ends = [np.cumsum(found)[:-1] for _, _, found in goes]
+
+    def joined(which: int) -> Tensor:
+        by_range = zip(*(np.split(go[which], end) for go, end in zip(goes, ends, strict=True)), strict=True)
+        return torch.from_numpy(np.concatenate([piece for pieces in by_range for piece in pieces]))
+
+    return joined(0), joined(1)
 
 
 def histogram(x: Tensor, residual: Tensor | None, scale: float) -> Tensor:
@@ -124,8 +123,11 @@ def histogram(x: Tensor, residual: Tensor | None, scale: float) -> Tensor:
 
 def sampled(x: Tensor, residual: Tensor | None, scale: float, size: int) -> Tensor:
     """(size,) magnitudes of `reference.sampled`."""
-    out = np.empty(size, np.float32)
-    compiled.sample(x.numpy(), None if residual is None else residual.numpy(), np.float32(scale), out)
+    out, bounds = np.empty(size, np.float32), _shared(size, reference.WIDTH)
+    if bounds is None:
+        compiled.sample_range(*_arrays(x, residual, scale), out, 0, size // reference.WIDTH)
+    else:
+        compiled.sample_ranges(*_arrays(x, residual, scale), out, bounds)
     return torch.from_numpy(out)
 
 
@@ -138,13 +140,28 @@ def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> 
         raise IndexError(f"a message has an index outside [0, {out.numel()})")
 
 
+def _arrays(x: Tensor, residual: Tensor | None, scale: float) -> tuple[Any, Any, Any]:
+    return x.numpy(), None if residual is None else residual.numpy(), np.float32(scale)
+
+
+def _shared(n: int, unit: int) -> Any:
+    """`_bounds` where several threads are worth waking, else None."""
+    bounds = _bounds(n, unit)
+    return None if len(bounds) == 2 else bounds
+
+
 def _bounds(n: int, unit: int) -> Any:
-    """Where the ranges of the threads begin and end: multiples of `unit`, but for the last."""
+    """Where the ranges of the threads begin and end: multiples of `unit`, but for the last. Not to be written to."""
     most = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     threads = min(torch.get_num_threads(), most) if PARALLEL else 1
     ranges = max(1, min(threads, n // GRAIN))
     if ranges > 1:
         set_num_threads(ranges)
+    return _cut(n, unit, ranges)
+
+
+@lru_cache
+def _cut(n: int, unit: int, ranges: int) -> Any:
     bounds = np.arange(ranges + 1, dtype=np.int64) * (-(-n // ranges // unit) * unit)
     bounds[-1] = n
     return np.minimum(bounds, n)

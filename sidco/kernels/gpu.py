@@ -6,7 +6,7 @@ Arithmetic is float32 whatever `x` is; a residual is float32. The vector that ch
 contiguous.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -42,6 +42,11 @@ def moments(
         _sum_tiles[(tiles,)](x, residual, above, partials, n, scale, *dear, SUM_TILE)
         _sum_partials[(len(FIELDS),)](partials, out, tiles, asked, FIELDS.index("maximum"), SUM_TILE)
     return out.unbind()
+
+
+def exponential(x: Tensor, shares: Sequence[float], residual: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """See `reference.exponential`. Reads n a stage, twice with a residual; the host does not wait."""
+    return reference.exponential(x, shares, residual, scale, moments)
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:

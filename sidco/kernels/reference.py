@@ -4,7 +4,8 @@ Vectors are walked in pieces that stay in cache, and sums are taken over fixed r
 not depend on the number of threads.
 """
 
-from collections.abc import Iterator, Set
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -50,6 +51,26 @@ def moments(
         (torch.stack(rows["maximum"]).amax().double() if x.numel() else zero) if "maximum" in sums else nan,
         _all(rows["signed"], zero) if "signed" in sums else nan,
     )
+
+
+def exponential(
+    x: Tensor,
+    shares: Sequence[float],
+    residual: Tensor | None = None,
+    scale: float = 1.0,
+    moments: Callable[..., tuple[Tensor, ...]] = moments,
+) -> Tensor:
+    """The threshold of an exponential law fitted in stages to x, or to residual + scale * x: 0-d float64.
+
+    The first stage is fitted to all magnitudes, each further one to what exceeds the threshold before, and adds
+    -mean ln share. Reads n a stage, by `moments`.
+    """
+    eta = None
+    for share in shares:
+        count, total, *_ = moments(x, eta, frozenset(), residual, scale)
+        step = total / count.clamp_min(1) * -math.log(share)
+        eta = step if eta is None else eta + step
+    return torch.zeros((), dtype=torch.float64, device=x.device) if eta is None else eta
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
