@@ -54,7 +54,7 @@ class Sidco(Thresholder[SidcoState]):
     tail: Fit
     rule: Rule = "trend"
     stages: int | None = None
-    sampled: bool = True  # on vectors of a million values or more, fit to a sample of 2^17
+    sampled: bool = True  # on vectors of a million values or more, fit to a sample of up to 2^17
 
     def __post_init__(self) -> None:
         check_ratio(self.ratio)
@@ -72,19 +72,19 @@ class Sidco(Thresholder[SidcoState]):
         return SidcoState(target_count(x.numel(), self.ratio), self.stages or 1, +1, 0.0, 0, 0.0)
 
     def threshold(self, view: View, state: SidcoState) -> tuple[Tensor, SidcoState]:
-        first, *rest = self._shares(state.stages)
+        first, share, more = self._shares(state.stages)
         if (self.first, self.tail) == EXPONENTIAL:
-            return view.exponential((first, *rest), sampled=self.sampled), state
+            return view.exponential(first, share, more, sampled=self.sampled), state
         eta = self._first(view, first)
-        for share in rest:
+        for _ in range(more):
             eta = eta + self.tail.threshold(view.moments(eta, sums=self.tail.sums, sampled=self.sampled), share)
         return eta, state
 
-    def _shares(self, stages: int) -> list[float]:
-        """What each stage is to keep of what it is fitted to."""
+    def _shares(self, stages: int) -> tuple[float, float, int]:
+        """What the first stage is to keep, what each other of what exceeds the threshold so far, how many others."""
         if stages == 1 or self.ratio >= FIRST_RATIO:
-            return [self.ratio]
-        return [FIRST_RATIO] + [(self.ratio / FIRST_RATIO) ** (1 / (stages - 1))] * (stages - 1)
+            return self.ratio, 1.0, 0
+        return FIRST_RATIO, (self.ratio / FIRST_RATIO) ** (1 / (stages - 1)), stages - 1
 
     def _first(self, view: View, delta: float) -> Tensor:
         if "logs" not in self.first.sums:

@@ -4,6 +4,7 @@ They run over slices, with a constant number of turns where they can: only then 
 index. Each has a serial form and one that runs it over the ranges of several threads.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ PART = 1 << 10  # floats summed in float32
 
 # sums may be reordered, so that they vectorise; NaN and infinity keep their meaning
 FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+# numba.set_num_threads takes a lock of the system's each time, 40 us where nothing is cached, and code that calls it is
+# not kept on disk. This is what is behind it; it wants a number that numba has, and its threads launched.
+set_num_threads = types.ExternalFunction("set_num_threads", types.void(types.intc))
 
 
 @intrinsic
@@ -63,6 +68,7 @@ def sum_range(x, r, scale, floor, first, totals, counts):
 
 @njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
 def sum_ranges(x, r, scale, floor, bounds, totals, counts):
+    set_num_threads(bounds.shape[0] - 1)
     for j in prange(bounds.shape[0] - 1):
         a, b = bounds[j], bounds[j + 1]
         if r is None:
@@ -77,19 +83,20 @@ def sums(x, r, scale, floor, bounds):
     blocks = -(-x.shape[0] // BLOCK)
     totals, counts = np.empty(blocks), np.empty(blocks, np.int64)
     if bounds is None:
-        sum_range(x, r, scale, floor, 0, totals, counts)
+        sum_range(x, r, np.float32(scale), np.float32(floor), 0, totals, counts)
     else:
-        sum_ranges(x, r, scale, floor, bounds, totals, counts)
+        sum_ranges(x, r, np.float32(scale), np.float32(floor), bounds, totals, counts)
     return (counts.sum() if floor >= 0 else x.shape[0]), totals.sum()
 
 
 @njit(nogil=True, cache=True)
-def exponential(x, r, scale, logs, bounds):
+def exponential(x, r, scale, first, share, more, bounds):
     """The stages in one call: what lies between two of them takes longer from Python than a stage of a sample."""
-    eta = 0.0
-    for stage in range(logs.shape[0]):
-        count, total = sums(x, r, scale, np.float32(eta if stage else -1.0), bounds)
-        eta -= total / max(count, 1) * logs[stage]
+    _, total = sums(x, r, scale, -1.0, bounds)
+    eta = -total / x.shape[0] * math.log(first)
+    for _ in range(more):
+        count, total = sums(x, r, scale, eta, bounds)
+        eta -= total / max(count, 1) * math.log(share)
     return eta
 
 
@@ -171,7 +178,7 @@ def take_range(r, x, scale, eta, zero, start, end, values, indices):
 
 @njit(nogil=True, cache=True)
 def close_gaps(values, indices, room, found):
-    """Move together what lies at every `room`-th place: how many they are."""
+    """Move together what lies from every `room`-th place on: how many they are."""
     p = found[0]
     for j in range(1, found.shape[0]):
         for i in range(j * room, j * room + found[j]):
@@ -182,17 +189,30 @@ def close_gaps(values, indices, room, found):
 
 
 @njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
-def take_ranges(r, x, scale, eta, zero, starts, ends, values, indices, found):
-    """Each range has an equal share of the room; its start moves to where it stopped. (How many were found, which are
-    moved together; whether all ranges were done.)"""
+def take_ranges(r, x, scale, eta, zero, ranges, values, indices):
+    set_num_threads(ranges.shape[1])
+    starts, ends, found = ranges[0], ranges[1], ranges[2]
     room = values.shape[0] // starts.shape[0]
     for j in prange(starts.shape[0]):
         mine = slice(j * room, (j + 1) * room)
         found[j], starts[j] = take_range(r, x, scale, eta, zero, starts[j], ends[j], values[mine], indices[mine])
+
+
+@njit(nogil=True, cache=True)
+def take(r, x, scale, eta, zero, ranges, values, indices, many):
+    """(how many were found, moved together; whether all is done). Columns of `ranges` (3, threads): where a range goes
+    on and where it ends, how many it found: each has an equal share of the room. `many` None: there is one.
+    """
+    scale, eta = np.float32(scale), np.float32(eta)
+    starts, ends, found = ranges[0], ranges[1], ranges[2]
+    if many is None:
+        found[0], starts[0] = take_range(r, x, scale, eta, zero, starts[0], ends[0], values, indices)
+    else:
+        take_ranges(r, x, scale, eta, zero, ranges, values, indices)
     whole = True
     for j in range(starts.shape[0]):
         whole &= starts[j] == ends[j]
-    return close_gaps(values, indices, room, found), whole
+    return close_gaps(values, indices, values.shape[0] // starts.shape[0], found), whole
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
@@ -214,6 +234,7 @@ def count_range(x, r, scale, counts):
 
 @njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
 def count_ranges(x, r, scale, bounds, counts):
+    set_num_threads(bounds.shape[0] - 1)
     for j in prange(bounds.shape[0] - 1):
         a, b = bounds[j], bounds[j + 1]
         if r is None:
@@ -223,10 +244,10 @@ def count_ranges(x, r, scale, bounds, counts):
 
 
 @njit(nogil=True, cache=True)
-def sample_range(x, r, scale, out, first, last):
-    width = WIDTH
+def sample(x, r, scale, out):
+    width, scale = WIDTH, np.float32(scale)
     blocks = out.shape[0] // width
-    for b in range(first, last):
+    for b in range(blocks):
         a = b * (x.shape[0] - width) // max(1, blocks - 1)
         xb, ob = x[a : a + width], out[b * width : (b + 1) * width]
         if r is None:
@@ -236,12 +257,6 @@ def sample_range(x, r, scale, out, first, last):
             rb = r[a : a + width]
             for i in range(xb.shape[0]):
                 ob[i] = abs(rb[i] + scale * xb[i])
-
-
-@njit(nogil=True, parallel=True, cache=True)
-def sample_ranges(x, r, scale, out, bounds):
-    for j in prange(bounds.shape[0] - 1):
-        sample_range(x, r, scale, out, bounds[j] // WIDTH, bounds[j + 1] // WIDTH)
 
 
 @njit(nogil=True, cache=True)
@@ -258,6 +273,7 @@ def scatter(out, indices, values, alpha):
 
 @njit(nogil=True, parallel=True, cache=True)
 def scatter_ranges(out, indices, values, alpha, bounds):
+    set_num_threads(bounds.shape[0] - 1)
     wrong = 0
     for j in prange(bounds.shape[0] - 1):
         a, b = bounds[j], bounds[j + 1]

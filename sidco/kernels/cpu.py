@@ -4,7 +4,6 @@ A vector is cut into one range a thread, at fixed rows. What is selected does no
 over fixed blocks in a fixed order, so bits do not depend on the number of threads.
 """
 
-import math
 import os
 from collections.abc import Sequence, Set
 from functools import lru_cache
@@ -12,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import set_num_threads
+from numba import get_num_threads
 from numba.core import config
 from torch import Tensor
 
 from sidco.kernels import compiled, reference
 from sidco.kernels.compiled import BLOCK, ROW
 
-GRAIN = 1 << 16  # floats below which a thread is not worth waking
+GRAIN = 1 << 17  # floats below which a thread is not worth waking
 SPARE = 4 * ROW  # coordinates a buffer has room for beyond what is expected
 
 
@@ -43,17 +42,19 @@ def moments(
     """See `reference.moments`, which also has the dear sums. Reads n, twice with a residual."""
     if sums:
         return reference.moments(x, above, sums, residual, scale)
-    floor = np.float32(-1.0 if above is None else above.item())
-    count, total = compiled.sums(*_arrays(x, residual, scale), floor, _shared(x.numel(), BLOCK))
+    floor = -1.0 if above is None else above.item()
+    count, total = compiled.sums(*_arrays(x, residual), scale, floor, _shared(x.numel(), BLOCK))
     nan = torch.tensor(torch.nan, dtype=torch.float64)
     return torch.tensor(count, dtype=torch.float64), torch.tensor(total, dtype=torch.float64), nan, nan, nan, nan
 
 
-def exponential(x: Tensor, shares: Sequence[float], residual: Tensor | None = None, scale: float = 1.0) -> Tensor:
+def exponential(
+    x: Tensor, first: float, share: float, more: int, residual: Tensor | None = None, scale: float = 1.0
+) -> Tensor:
     """See `reference.exponential`. Reads n a stage, twice with a residual."""
-    logs = np.array([math.log(share) for share in shares])
-    eta = compiled.exponential(*_arrays(x, residual, scale), logs, _shared(x.numel(), BLOCK))
-    return torch.tensor(eta, dtype=torch.float64)
+    eta = np.empty(())
+    eta[()] = compiled.exponential(*_arrays(x, residual), scale, first, share, more, _shared(x.numel(), BLOCK))
+    return torch.from_numpy(eta)
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
@@ -75,23 +76,19 @@ def accumulate_take_(
 
 
 def _take(memory: Any, x: Any, scale: float, threshold: Tensor, expected: int, zero: bool) -> tuple[Tensor, Tensor]:
-    n, bounds = len(memory), _bounds(len(memory), ROW)
+    n, ranges = len(memory), _begun(len(memory), _threads(len(memory)), ROW).copy()
     dtype = np.int32 if n < 2**31 else np.int64
-    arguments = memory, x, np.float32(scale), np.float32(threshold.item()), zero
-    starts, ends = bounds[:-1].copy(), bounds[1:]
-    ranges, room = len(starts), min(expected // len(starts) + SPARE, n + ROW + 1)
+    many = ranges.shape[1]
+    arguments = memory, x, scale, threshold.item(), zero, ranges
+    room = min(expected // many + SPARE, n + ROW + 1)
     goes: list[tuple[Any, Any, Any]] = []
     while True:
-        values, indices = np.empty(ranges * room, np.float32), np.empty(ranges * room, dtype)
-        found = np.empty(ranges, np.int64)
-        if ranges == 1:
-            k, starts[0] = compiled.take_range(*arguments, starts[0], ends[0], values, indices)
-            found[0], whole = k, starts[0] == ends[0]
-        else:
-            k, whole = compiled.take_ranges(*arguments, starts, ends, values, indices, found)
+        values, indices = np.empty(many * room, np.float32), np.empty(many * room, dtype)
+        k, whole = compiled.take(*arguments, values, indices, None if many == 1 else many)
         if whole and not goes:  # the usual case
             return torch.from_numpy(values[:k]), torch.from_numpy(indices[:k])
-        goes.append((values[:k], indices[:k], found))
+        starts, ends, found = ranges
+        goes.append((values[:k], indices[:k], found.copy()))
         if whole:
             return _joined(goes)
         # go on where the room ended, with as much as a range could fill
@@ -123,12 +120,14 @@ def histogram(x: Tensor, residual: Tensor | None, scale: float) -> Tensor:
 
 def sampled(x: Tensor, residual: Tensor | None, scale: float, size: int) -> Tensor:
     """(size,) magnitudes of `reference.sampled`."""
-    out, bounds = np.empty(size, np.float32), _shared(size, reference.WIDTH)
-    if bounds is None:
-        compiled.sample_range(*_arrays(x, residual, scale), out, 0, size // reference.WIDTH)
-    else:
-        compiled.sample_ranges(*_arrays(x, residual, scale), out, bounds)
+    out = np.empty(size, np.float32)
+    compiled.sample(*_arrays(x, residual), scale, out)
     return torch.from_numpy(out)
+
+
+def exceeding(x: Tensor, threshold: Tensor) -> int:
+    """How many |x| exceed it: what to expect of a selection, from a sample. Reads n."""
+    return compiled.sums(x.numpy(), None, 1.0, threshold.item(), None)[0]
 
 
 def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> None:
@@ -140,28 +139,38 @@ def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> 
         raise IndexError(f"a message has an index outside [0, {out.numel()})")
 
 
-def _arrays(x: Tensor, residual: Tensor | None, scale: float) -> tuple[Any, Any, Any]:
-    return x.numpy(), None if residual is None else residual.numpy(), np.float32(scale)
+def _arrays(x: Tensor, residual: Tensor | None) -> tuple[Any, Any]:
+    return x.numpy(), None if residual is None else residual.numpy()
 
 
 def _shared(n: int, unit: int) -> Any:
-    """`_bounds` where several threads are worth waking, else None."""
+    """(ranges + 1,) `_bounds` where several threads are worth waking, else None."""
     bounds = _bounds(n, unit)
     return None if len(bounds) == 2 else bounds
 
 
 def _bounds(n: int, unit: int) -> Any:
     """Where the ranges of the threads begin and end: multiples of `unit`, but for the last. Not to be written to."""
+    return _cut(n, _threads(n), unit)
+
+
+def _threads(n: int) -> int:
     most = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     threads = min(torch.get_num_threads(), most) if PARALLEL else 1
-    ranges = max(1, min(threads, n // GRAIN))
-    if ranges > 1:
-        set_num_threads(ranges)
-    return _cut(n, unit, ranges)
+    return max(1, min(threads, n // GRAIN))
 
 
 @lru_cache
-def _cut(n: int, unit: int, ranges: int) -> Any:
+def _cut(n: int, ranges: int, unit: int) -> Any:
+    if ranges > 1:
+        get_num_threads()  # launches them, which code that is loaded from numba's cache takes for granted
     bounds = np.arange(ranges + 1, dtype=np.int64) * (-(-n // ranges // unit) * unit)
     bounds[-1] = n
     return np.minimum(bounds, n)
+
+
+@lru_cache
+def _begun(n: int, ranges: int, unit: int) -> Any:
+    """What `compiled.take` starts with: to be copied."""
+    bounds = _cut(n, ranges, unit)
+    return np.stack([bounds[:-1], bounds[1:], np.zeros(ranges, np.int64)])

@@ -6,7 +6,7 @@ Arithmetic is float32 whatever `x` is; a residual is float32. The vector that ch
 contiguous.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -44,9 +44,11 @@ def moments(
     return out.unbind()
 
 
-def exponential(x: Tensor, shares: Sequence[float], residual: Tensor | None = None, scale: float = 1.0) -> Tensor:
+def exponential(
+    x: Tensor, first: float, share: float, more: int, residual: Tensor | None = None, scale: float = 1.0
+) -> Tensor:
     """See `reference.exponential`. Reads n a stage, twice with a residual; the host does not wait."""
-    return reference.exponential(x, shares, residual, scale, moments)
+    return reference.exponential(x, first, share, more, residual, scale, moments)
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
@@ -87,7 +89,8 @@ def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> 
 
 def _take(memory: Tensor, x: Tensor | None, scale: float, threshold: Tensor, zero: bool) -> tuple[Tensor, Tensor]:
     n, tiles = memory.numel(), _programs(memory.numel(), TILE)
-    threshold = threshold.to(memory.device)  # where it is already, but for one that nobody had to estimate
+    # there it is already, but for one that nobody had to estimate
+    threshold = threshold.to(memory.device, torch.float32)
     counts = torch.empty(tiles, dtype=torch.int32, device=memory.device)
     with torch.cuda.device_of(memory):
         _count_tiles[(tiles,)](memory, x, threshold, counts, n, scale, TILE)

@@ -5,7 +5,7 @@ not depend on the number of threads.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 
 import torch
 from torch import Tensor
@@ -55,22 +55,24 @@ def moments(
 
 def exponential(
     x: Tensor,
-    shares: Sequence[float],
+    first: float,
+    share: float,
+    more: int,
     residual: Tensor | None = None,
     scale: float = 1.0,
     moments: Callable[..., tuple[Tensor, ...]] = moments,
 ) -> Tensor:
-    """The threshold of an exponential law fitted in stages to x, or to residual + scale * x: 0-d float64.
+    """The threshold of an exponential law fitted in stages to x, or to residual + scale * x, n > 0: 0-d float64.
 
-    The first stage is fitted to all magnitudes, each further one to what exceeds the threshold before, and adds
-    -mean ln share. Reads n a stage, by `moments`.
+    The first stage is fitted to all magnitudes and gives -mean ln first; `more` stages follow, each fitted to what
+    exceeds the threshold before it, to which it adds -mean ln share. Reads n a stage, by `moments`.
     """
-    eta = None
-    for share in shares:
+    count, total, *_ = moments(x, None, frozenset(), residual, scale)
+    eta = -total / count * math.log(first)
+    for _ in range(more):
         count, total, *_ = moments(x, eta, frozenset(), residual, scale)
-        step = total / count.clamp_min(1) * -math.log(share)
-        eta = step if eta is None else eta + step
-    return torch.zeros((), dtype=torch.float64, device=x.device) if eta is None else eta
+        eta = eta - total / count.clamp_min(1) * math.log(share)
+    return eta
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
