@@ -15,8 +15,9 @@ from numba import get_num_threads
 from numba.core import config
 from torch import Tensor
 
-from sidco.kernels import compiled, reference
-from sidco.kernels.compiled import BLOCK, ROW
+from sidco.kernels import compiled, compiled_take, reference
+from sidco.kernels.compiled import BLOCK
+from sidco.kernels.compiled_take import ROW
 
 GRAIN = 1 << 17  # floats below which a thread is not worth waking
 SPARE = 4 * ROW  # coordinates a buffer has room for beyond what is expected
@@ -84,7 +85,7 @@ def _take(memory: Any, x: Any, scale: float, threshold: Tensor, expected: int, z
     goes: list[tuple[Any, Any, Any]] = []
     while True:
         values, indices = np.empty(many * room, np.float32), np.empty(many * room, dtype)
-        k, whole = compiled.take(*arguments, values, indices, None if many == 1 else many)
+        k, whole = compiled_take.take(*arguments, values, indices, None if many == 1 else many)
         if whole and not goes:  # the usual case
             return torch.from_numpy(values[:k]), torch.from_numpy(indices[:k])
         starts, ends, found = ranges
@@ -145,8 +146,8 @@ def _arrays(x: Tensor, residual: Tensor | None) -> tuple[Any, Any]:
 
 def _shared(n: int, unit: int) -> Any:
     """(ranges + 1,) `_bounds` where several threads are worth waking, else None."""
-    bounds = _bounds(n, unit)
-    return None if len(bounds) == 2 else bounds
+    threads = _threads(n)
+    return None if threads == 1 else _cut(n, threads, unit)
 
 
 def _bounds(n: int, unit: int) -> Any:
@@ -171,6 +172,6 @@ def _cut(n: int, ranges: int, unit: int) -> Any:
 
 @lru_cache
 def _begun(n: int, ranges: int, unit: int) -> Any:
-    """What `compiled.take` starts with: to be copied."""
+    """What `compiled_take.take` starts with: to be copied."""
     bounds = _cut(n, ranges, unit)
     return np.stack([bounds[:-1], bounds[1:], np.zeros(ranges, np.int64)])

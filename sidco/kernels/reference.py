@@ -62,13 +62,13 @@ def exponential(
     scale: float = 1.0,
     moments: Callable[..., tuple[Tensor, ...]] = moments,
 ) -> Tensor:
-    """The threshold of an exponential law fitted in stages to x, or to residual + scale * x, n > 0: 0-d float64.
+    """The threshold of an exponential law fitted in stages to x, or to residual + scale * x: 0-d float64.
 
     The first stage is fitted to all magnitudes and gives -mean ln first; `more` stages follow, each fitted to what
     exceeds the threshold before it, to which it adds -mean ln share. Reads n a stage, by `moments`.
     """
     count, total, *_ = moments(x, None, frozenset(), residual, scale)
-    eta = -total / count * math.log(first)
+    eta = -total / count.clamp_min(1) * math.log(first)
     for _ in range(more):
         count, total, *_ = moments(x, eta, frozenset(), residual, scale)
         eta = eta - total / count.clamp_min(1) * math.log(share)
