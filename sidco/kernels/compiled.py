@@ -113,10 +113,10 @@ def count_ranges(x, r, scale, bounds, counts):
 
 
 @njit(nogil=True, cache=True)
-def sample(x, r, scale, out):
+def sample_range(x, r, scale, out, first, last):
     width, scale = WIDTH, np.float32(scale)
     blocks = out.shape[0] // width
-    for b in range(blocks):
+    for b in range(first, last):
         a = b * (x.shape[0] - width) // max(1, blocks - 1)
         xb, ob = x[a : a + width], out[b * width : (b + 1) * width]
         if r is None:
@@ -126,6 +126,13 @@ def sample(x, r, scale, out):
             rb = r[a : a + width]
             for i in range(xb.shape[0]):
                 ob[i] = abs(rb[i] + scale * xb[i])
+
+
+@njit(nogil=True, parallel=True, cache=True)
+def sample_ranges(x, r, scale, out, bounds):
+    set_num_threads(bounds.shape[0] - 1)
+    for j in prange(bounds.shape[0] - 1):
+        sample_range(x, r, scale, out, bounds[j] // WIDTH, bounds[j + 1] // WIDTH)
 
 
 @njit(nogil=True, cache=True)

@@ -120,9 +120,12 @@ def histogram(x: Tensor, residual: Tensor | None, scale: float) -> Tensor:
 
 
 def sampled(x: Tensor, residual: Tensor | None, scale: float, size: int) -> Tensor:
-    """(size,) magnitudes of `reference.sampled`."""
-    out = np.empty(size, np.float32)
-    compiled.sample(*_arrays(x, residual), scale, out)
+    """(size,) magnitudes of `reference.sampled`. The threads are awake for what follows all the same."""
+    out, threads = np.empty(size, np.float32), _threads(x.numel())
+    if threads == 1:
+        compiled.sample_range(*_arrays(x, residual), scale, out, 0, size // reference.WIDTH)
+    else:
+        compiled.sample_ranges(*_arrays(x, residual), scale, out, _cut(size, threads, reference.WIDTH))
     return torch.from_numpy(out)
 
 
