@@ -90,7 +90,7 @@ class Thresholder(Compressor[S]):
 
     def _exceeding(self, view: VectorView, state: S) -> tuple[Sparse, S]:
         threshold, state = self.threshold(view, state)
-        values, indices = view.take(threshold.float())
+        values, indices = view.take(threshold)
         return Sparse.of(values, indices, view.numel), self.observe(state, values.numel())
 
 

@@ -97,7 +97,10 @@ class Sparse(Payload):
     @classmethod
     def of(cls, values: Tensor, indices: Tensor, numel: int) -> Self:
         """From values of any float type and ascending indices of any integer type."""
-        return cls(values.float(), indices.to(index_dtype(numel)), numel)
+        if values.dtype != torch.float32:  # asked first: a conversion to what it is costs as much as other steps here
+            values = values.float()
+        dtype = index_dtype(numel)
+        return cls(values, indices if indices.dtype == dtype else indices.to(dtype), numel)
 
     @property
     def numel(self) -> int:

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from sidco import kernels
+from sidco.kernels import reference
 
-SAMPLE = 1 << 17  # floats of a sample: half a MiB, and a standard error of a twelfth of a count at a ratio of 0.001
+SAMPLE = 1 << 17  # floats of a sample, at most: half a MiB, and a standard error of a twelfth of a count at 0.001
+SHARE = 16  # a sample is no more than one value in so many: its cost shrinks with the vector
 LONG = 8 * SAMPLE  # floats from which a sample is worth its error: a million
 
 Layout = tuple[tuple[str, torch.Size], ...]
@@ -44,6 +46,12 @@ class View(Protocol):
         """Moments of the exceedances of `above`; None: of all |x|, zeros included. `sums` names the dear fields."""
         ...
 
+    def exponential(self, first: float, share: float, more: int, *, sampled: bool = False) -> Tensor:
+        """The threshold of `sidco.fits.Exponential` in stages: fitted to all |x| for `first`, then `more` times to what
+        exceeds the threshold so far, of which it leaves `share`. 0-d float64 on the vector's device.
+        """
+        ...
+
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
         """(size,) magnitudes drawn at random, with replacement."""
         ...
@@ -74,8 +82,14 @@ class VectorView:
         if not sampled or self.numel < LONG:
             return Moments(*kernels.of(self.x).moments(self.x, above, sums, self.residual, self.scale))
         sums_of_sample = Moments(*kernels.of(self._sampled).moments(self._sampled, above, sums))
-        factor = self.numel / SAMPLE
+        factor = self.numel / self._sampled.numel()
         return Moments(*(part * factor for part in sums_of_sample))._replace(maximum=sums_of_sample.maximum)
+
+    def exponential(self, first: float, share: float, more: int, *, sampled: bool = False) -> Tensor:
+        """Means need no scaling up, so a sample stands for the whole as it is."""
+        if not sampled or self.numel < LONG:
+            return kernels.of(self.x).exponential(self.x, first, share, more, self.residual, self.scale)
+        return kernels.of(self._sampled).exponential(self._sampled, first, share, more)
 
     def sample(self, size: int, generator: torch.Generator) -> Tensor:
         places = torch.randint(self.numel, (size,), generator=generator, device=generator.device).to(self.x.device)
@@ -96,13 +110,14 @@ class VectorView:
 
     @cached_property
     def _sampled(self) -> Tensor:
-        return kernels.of(self.x).sampled(self.x, self.residual, self.scale, SAMPLE)
+        size = min(SAMPLE, self.numel // SHARE // reference.WIDTH * reference.WIDTH)
+        return kernels.of(self.x).sampled(self.x, self.residual, self.scale, size)
 
     def _expected(self, threshold: Tensor) -> int:
         """About how many exceed it, on the generous side; 0, unknown, where a second go costs little or where asking
         would make the host wait for a device.
         """
-        if self.numel < LONG or self.x.device.type != "cpu":
+        if self.numel < LONG or not self.x.is_cpu:
             return 0
-        hits = kernels.of(self._sampled).moments(self._sampled, threshold, frozenset())[0].item()
-        return int((hits + 4 * hits**0.5) * self.numel / SAMPLE)
+        hits = kernels.cpu.exceeding(self._sampled, threshold)
+        return int((hits + 4 * hits**0.5) * self.numel / self._sampled.numel())

@@ -114,6 +114,20 @@ def moments(kernels, name, device):
     assert [float(part) for part in some[:2]] == [float(part) for part in again[:2]]
 
 
+def exponential(kernels, name, device):
+    x = fresh(name, device)
+    for residual, scale in [(None, 1.0), *((memory_for(x), scale) for scale in SCALES)]:
+        a = summed(x, residual, scale).abs()
+        for more in (0, 1, 3):
+            expected = -float(a.mean()) * math.log(0.25) if len(a) else 0.0
+            for _ in range(more):
+                exceeding = a[a > torch.tensor(expected).float()] - expected
+                expected -= float(exceeding.mean()) * math.log(0.3) if len(exceeding) else 0.0
+            found = kernels.exponential(x, 0.25, 0.3, more, residual, scale)
+            assert (found.dim(), found.dtype, found.device) == (0, torch.float64, x.device)
+            assert abs(float(found) - expected) <= 1e-5 * expected + TINY
+
+
 def assert_taken(found, v, mask, exact=True):
     values, indices = found[0].cpu(), found[1].cpu()
     assert indices.dtype in (torch.int32, torch.int64)
@@ -225,7 +239,9 @@ def gpu_adds_up_more_partial_sums_than_a_tile(gpu, device):
     assert out[[2, 5]].isnan().all(), "nobody asked for these"
 
 
-CHECKS = {check.__name__: check for check in (moments, take, accumulate_take, sampled, histogram, scatter_add)}
+CHECKS = {
+    check.__name__: check for check in (moments, exponential, take, accumulate_take, sampled, histogram, scatter_add)
+}
 ONLY_GPU = (gpu_passes_over_what_is_out_of_range, gpu_adds_up_more_partial_sums_than_a_tile)
 EXTRA = {check.__name__: check for check in (half_meets_a_threshold_it_has_not, *ONLY_GPU)}
 CASES = [f"{check}-{name}" for check in CHECKS for name in VECTORS]

@@ -126,6 +126,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(module, threads):
                 *module.moments(x, None, frozenset())[:2],
                 *module.moments(x, threshold, frozenset(), residual, 0.37)[:2],
                 *module.moments(x, threshold, kernel_checks.ALL, residual, 0.37),
+                module.exponential(x, 0.25, 0.1, 3, residual, 0.37),
                 *module.take(x, threshold, 0),
                 *module.accumulate_take_(left, x, 0.37, threshold, 0),
                 left,

@@ -40,6 +40,24 @@ def test_one_pass_takes_what_add_compress_subtract_does(name, scale):
         assert torch.equal(fused, plain)
 
 
+class StageByStage(Exponential):
+    """The same law, whose stages no view does in one go."""
+
+
+@pytest.mark.parametrize("long", [view.LONG, 1 << 17])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.5])
+def test_stages_in_one_go_are_the_stages(ratio, stages, long, monkeypatch):
+    monkeypatch.setattr(view, "LONG", long)
+    x, residual, counts = samples(N, 0)["laplace"], samples(N, 1)["laplace"], []
+    for fit in (E, StageByStage()):
+        compressor = Sidco(ratio, fit, fit, stages=stages)
+        payload, _ = compressor.take(VectorView(x, residual.clone(), 0.3), compressor.init(x))
+        counts.append(payload.count)
+    assert abs(counts[0] - counts[1]) <= 1  # thresholds may differ in a last place
+    assert counts[0]
+
+
 @pytest.mark.parametrize("ratio", [0.001, 0.1, 1.0])
 @pytest.mark.parametrize("name", ["normal", "laplace"])
 def test_a_histogram_finds_the_k_largest(ratio, name):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sidco.compressor import Thresholder, check_ratio, target_count
-from sidco.fits import Fit
+from sidco.fits import Exponential, Fit
 from sidco.view import Layout, View
 
 Rule = Literal["paper", "sign", "trend"]
@@ -16,6 +16,7 @@ Rule = Literal["paper", "sign", "trend"]
 FIRST_RATIO = 0.25  # share kept by stage 1 when more stages follow
 PERIOD = 5  # calls between two adaptations
 TOLERANCE = 0.2  # of the mean of k_hat / k, both ways
+EXPONENTIAL = (Exponential(), Exponential())  # both fits of SIDCo-E, whose stages a view can do in one go
 
 
 class SidcoState(NamedTuple):
@@ -53,7 +54,7 @@ class Sidco(Thresholder[SidcoState]):
     tail: Fit
     rule: Rule = "trend"
     stages: int | None = None
-    sampled: bool = True  # on vectors of a million values or more, fit to a sample of 2^17
+    sampled: bool = True  # on vectors of a million values or more, fit to a sample of up to 2^17
 
     def __post_init__(self) -> None:
         check_ratio(self.ratio)
@@ -71,13 +72,19 @@ class Sidco(Thresholder[SidcoState]):
         return SidcoState(target_count(x.numel(), self.ratio), self.stages or 1, +1, 0.0, 0, 0.0)
 
     def threshold(self, view: View, state: SidcoState) -> tuple[Tensor, SidcoState]:
-        several = state.stages > 1 and self.ratio < FIRST_RATIO
-        eta = self._first(view, FIRST_RATIO if several else self.ratio)
-        if several:
-            share = (self.ratio / FIRST_RATIO) ** (1 / (state.stages - 1))
-            for _ in range(state.stages - 1):
-                eta = eta + self.tail.threshold(view.moments(eta, sums=self.tail.sums, sampled=self.sampled), share)
+        first, share, more = self._shares(state.stages)
+        if (self.first, self.tail) == EXPONENTIAL:
+            return view.exponential(first, share, more, sampled=self.sampled), state
+        eta = self._first(view, first)
+        for _ in range(more):
+            eta = eta + self.tail.threshold(view.moments(eta, sums=self.tail.sums, sampled=self.sampled), share)
         return eta, state
+
+    def _shares(self, stages: int) -> tuple[float, float, int]:
+        """What the first stage is to keep, what each other of what exceeds the threshold so far, how many others."""
+        if stages == 1 or self.ratio >= FIRST_RATIO:
+            return self.ratio, 1.0, 0
+        return FIRST_RATIO, (self.ratio / FIRST_RATIO) ** (1 / (stages - 1)), stages - 1
 
     def _first(self, view: View, delta: float) -> Tensor:
         if "logs" not in self.first.sums:

@@ -15,9 +15,9 @@ from sidco.kernels import cpu, reference
 
 def of(x: Tensor) -> ModuleType:
     """The kernels for a vector like `x` (n,)."""
-    if x.device.type == "cuda" and x.dtype in (torch.float32, torch.float16, torch.bfloat16) and x.is_contiguous():
+    if x.is_cuda and x.dtype in (torch.float32, torch.float16, torch.bfloat16) and x.is_contiguous():
         return _of_a_gpu()
-    fast = x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() and x.numel() > 0
+    fast = x.is_cpu and x.dtype == torch.float32 and x.is_contiguous() and x.numel() > 0
     return cpu if fast else reference
 
 

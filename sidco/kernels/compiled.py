@@ -4,33 +4,22 @@ They run over slices, with a constant number of turns where they can: only then 
 index. Each has a serial form and one that runs it over the ranges of several threads.
 """
 
-from typing import Any
+import math
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, prange, types
-from numba.extending import intrinsic
 
 from sidco.kernels.reference import FRACTION_BITS, WIDTH
 
-ROW = 128  # floats looked at together: most rows of a sparse selection hold nothing and are left at once
-LANES = 16  # floats whose hits are one bit mask
-FEW = 6  # hits in a row, below which masks pay; above, every value is written and the place moves on or not
 BLOCK = 1 << 16  # floats of one partial sum
 PART = 1 << 10  # floats summed in float32
 
 # sums may be reordered, so that they vectorise; NaN and infinity keep their meaning
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
-
-@intrinsic
-def lowest_bit(_context: Any, _mask: Any) -> Any:
-    """The place of the lowest bit that is set: one instruction that numba has no name for."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint32(types.uint32), generate
+# numba.set_num_threads takes a lock of the system's each time, 40 us where nothing is cached, and code that calls it is
+# not kept on disk. This is what is behind it; it wants a number that numba has, and its threads launched.
+set_num_threads = types.ExternalFunction("set_num_threads", types.void(types.intc))
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
@@ -63,6 +52,7 @@ def sum_range(x, r, scale, floor, first, totals, counts):
 
 @njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
 def sum_ranges(x, r, scale, floor, bounds, totals, counts):
+    set_num_threads(bounds.shape[0] - 1)
     for j in prange(bounds.shape[0] - 1):
         a, b = bounds[j], bounds[j + 1]
         if r is None:
@@ -71,97 +61,27 @@ def sum_ranges(x, r, scale, floor, bounds, totals, counts):
             sum_range(x[a:b], r[a:b], scale, floor, a // BLOCK, totals, counts)
 
 
-@njit(nogil=True, fastmath=FAST, cache=True, inline="always")
-def count_row(rb, xb, scale, eta):
-    hits = np.int32(0)
-    if xb is None:
-        for i in range(ROW):
-            hits += np.int32(abs(rb[i]) > eta)
+@njit(nogil=True, cache=True)
+def sums(x, r, scale, floor, bounds):
+    """(how many exceed the floor, the sum of what they exceed it by); `bounds` None: on this thread alone."""
+    blocks = -(-x.shape[0] // BLOCK)
+    totals, counts = np.empty(blocks), np.empty(blocks, np.int64)
+    if bounds is None:
+        sum_range(x, r, np.float32(scale), np.float32(floor), 0, totals, counts)
     else:
-        for i in range(ROW):
-            v = rb[i] + scale * xb[i]
-            rb[i] = v
-            hits += np.int32(abs(v) > eta)
-    return hits
+        sum_ranges(x, r, np.float32(scale), np.float32(floor), bounds, totals, counts)
+    return (counts.sum() if floor >= 0 else x.shape[0]), totals.sum()
 
 
 @njit(nogil=True, cache=True)
-def emit_few(rb, eta, zero, base, values, indices):
-    p = 0
-    for lane in range(0, ROW, LANES):
-        part = rb[lane : lane + LANES]
-        mask = np.uint32(0)
-        for i in range(LANES):
-            mask |= np.uint32(abs(part[i]) > eta) << np.uint32(i)
-        while mask != 0:
-            i = lowest_bit(mask)  # pyright: ignore[reportCallIssue] - an intrinsic gets its context from numba
-            values[p] = part[i]
-            indices[p] = base + lane + i
-            if zero:
-                part[i] = 0
-            p += 1
-            mask &= mask - np.uint32(1)
-
-
-@njit(nogil=True, cache=True)
-def emit_many(rb, eta, zero, base, values, indices):
-    p = 0
-    for i in range(ROW):  # no branch to guess wrong; one place past the last hit is written, and is not read
-        v = rb[i]
-        values[p] = v
-        indices[p] = base + i
-        p += np.int64(abs(v) > eta)
-    if zero:
-        for i in range(ROW):
-            v = rb[i]
-            rb[i] = np.float32(0.0) if abs(v) > eta else v
-
-
-@njit(nogil=True, fastmath=FAST, cache=True)
-def take_range(r, x, scale, eta, zero, start, end, values, indices):
-    """Rows from `start` until `end` or until the room ends: (coordinates found, where it stopped)."""
-    p, room = 0, values.shape[0]
-    whole = start + (end - start) // ROW * ROW
-    for a in range(start, whole, ROW):
-        if p + ROW + 1 > room:
-            return p, a
-        rb = r[a : a + ROW]
-        hits = count_row(rb, None, scale, eta) if x is None else count_row(rb, x[a : a + ROW], scale, eta)
-        if hits:
-            if hits < FEW:
-                emit_few(rb, eta, zero, a, values[p:], indices[p:])
-            else:
-                emit_many(rb, eta, zero, a, values[p:], indices[p:])
-            p += hits
-    if p + ROW + 1 > room:
-        return p, whole
-    for i in range(whole, end):
-        if x is not None:
-            r[i] = r[i] + scale * x[i]
-        if abs(r[i]) > eta:
-            values[p] = r[i]
-            indices[p] = i
-            if zero:
-                r[i] = 0
-            p += 1
-    return p, end
-
-
-@njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
-def take_ranges(r, x, scale, eta, zero, starts, ends, values, indices, places, found, reached):
-    for j in prange(starts.shape[0]):
-        room = slice(places[j], places[j + 1])
-        found[j], reached[j] = take_range(r, x, scale, eta, zero, starts[j], ends[j], values[room], indices[room])
-
-
-@njit(nogil=True, cache=True)
-def close_gaps(values, indices, places, found):
-    p = found[0]
-    for j in range(1, found.shape[0]):
-        for i in range(places[j], places[j] + found[j]):
-            values[p] = values[i]
-            indices[p] = indices[i]
-            p += 1
+def exponential(x, r, scale, first, share, more, bounds):
+    """The stages in one call: what lies between two of them takes longer from Python than a stage of a sample."""
+    _, total = sums(x, r, scale, -1.0, bounds)
+    eta = -total / max(x.shape[0], 1) * math.log(first)
+    for _ in range(more):
+        count, total = sums(x, r, scale, eta, bounds)
+        eta -= total / max(count, 1) * math.log(share)
+    return eta
 
 
 @njit(nogil=True, fastmath=FAST, cache=True)
@@ -183,6 +103,7 @@ def count_range(x, r, scale, counts):
 
 @njit(nogil=True, parallel=True, fastmath=FAST, cache=True)
 def count_ranges(x, r, scale, bounds, counts):
+    set_num_threads(bounds.shape[0] - 1)
     for j in prange(bounds.shape[0] - 1):
         a, b = bounds[j], bounds[j + 1]
         if r is None:
@@ -192,10 +113,10 @@ def count_ranges(x, r, scale, bounds, counts):
 
 
 @njit(nogil=True, cache=True)
-def sample(x, r, scale, out):
-    width = WIDTH
+def sample_range(x, r, scale, out, first, last):
+    width, scale = WIDTH, np.float32(scale)
     blocks = out.shape[0] // width
-    for b in range(blocks):
+    for b in range(first, last):
         a = b * (x.shape[0] - width) // max(1, blocks - 1)
         xb, ob = x[a : a + width], out[b * width : (b + 1) * width]
         if r is None:
@@ -205,6 +126,13 @@ def sample(x, r, scale, out):
             rb = r[a : a + width]
             for i in range(xb.shape[0]):
                 ob[i] = abs(rb[i] + scale * xb[i])
+
+
+@njit(nogil=True, parallel=True, cache=True)
+def sample_ranges(x, r, scale, out, bounds):
+    set_num_threads(bounds.shape[0] - 1)
+    for j in prange(bounds.shape[0] - 1):
+        sample_range(x, r, scale, out, bounds[j] // WIDTH, bounds[j + 1] // WIDTH)
 
 
 @njit(nogil=True, cache=True)
@@ -221,6 +149,7 @@ def scatter(out, indices, values, alpha):
 
 @njit(nogil=True, parallel=True, cache=True)
 def scatter_ranges(out, indices, values, alpha, bounds):
+    set_num_threads(bounds.shape[0] - 1)
     wrong = 0
     for j in prange(bounds.shape[0] - 1):
         a, b = bounds[j], bounds[j + 1]

@@ -5,19 +5,21 @@ over fixed blocks in a fixed order, so bits do not depend on the number of threa
 """
 
 import os
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from numba import set_num_threads
+from numba import get_num_threads
 from numba.core import config
 from torch import Tensor
 
-from sidco.kernels import compiled, reference
-from sidco.kernels.compiled import BLOCK, ROW
+from sidco.kernels import compiled, compiled_take, reference
+from sidco.kernels.compiled import BLOCK
+from sidco.kernels.compiled_take import ROW
 
-GRAIN = 1 << 16  # floats below which a thread is not worth waking
+GRAIN = 1 << 17  # floats below which a thread is not worth waking
 SPARE = 4 * ROW  # coordinates a buffer has room for beyond what is expected
 
 
@@ -41,18 +43,19 @@ def moments(
     """See `reference.moments`, which also has the dear sums. Reads n, twice with a residual."""
     if sums:
         return reference.moments(x, above, sums, residual, scale)
-    n, floor = x.numel(), np.float32(-1.0 if above is None else above.item())
-    blocks = -(-n // BLOCK)
-    totals, counts = np.zeros(blocks), np.zeros(blocks, np.int64)
-    values, memory = x.numpy(), None if residual is None else residual.numpy()
-    bounds = _bounds(n, BLOCK)
-    if len(bounds) == 2:
-        compiled.sum_range(values, memory, np.float32(scale), floor, 0, totals, counts)
-    else:
-        compiled.sum_ranges(values, memory, np.float32(scale), floor, bounds, totals, counts)
+    floor = -1.0 if above is None else above.item()
+    count, total = compiled.sums(*_arrays(x, residual), scale, floor, _shared(x.numel(), BLOCK))
     nan = torch.tensor(torch.nan, dtype=torch.float64)
-    count = torch.tensor(float(n if above is None else counts.sum()), dtype=torch.float64)
-    return count, torch.tensor(totals.sum(), dtype=torch.float64), nan, nan, nan, nan
+    return torch.tensor(count, dtype=torch.float64), torch.tensor(total, dtype=torch.float64), nan, nan, nan, nan
+
+
+def exponential(
+    x: Tensor, first: float, share: float, more: int, residual: Tensor | None = None, scale: float = 1.0
+) -> Tensor:
+    """See `reference.exponential`. Reads n a stage, twice with a residual."""
+    eta = np.empty(())
+    eta[()] = compiled.exponential(*_arrays(x, residual), scale, first, share, more, _shared(x.numel(), BLOCK))
+    return torch.from_numpy(eta)
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
@@ -74,40 +77,34 @@ def accumulate_take_(
 
 
 def _take(memory: Any, x: Any, scale: float, threshold: Tensor, expected: int, zero: bool) -> tuple[Tensor, Tensor]:
-    n, bounds = len(memory), _bounds(len(memory), ROW)
+    n, ranges = len(memory), _begun(len(memory), _threads(len(memory)), ROW).copy()
     dtype = np.int32 if n < 2**31 else np.int64
-    eta, factor = np.float32(threshold.item()), np.float32(scale)
-    pieces: list[list[tuple[Any, Any]]] = [[] for _ in bounds[1:]]
-    starts, ends = bounds[:-1].copy(), bounds[1:].copy()
-    ranges = len(starts)
-    room = np.minimum(expected // ranges + SPARE, ends - starts + ROW + 1)
+    many = ranges.shape[1]
+    arguments = memory, x, scale, threshold.item(), zero, ranges
+    room = min(expected // many + SPARE, n + ROW + 1)
+    goes: list[tuple[Any, Any, Any]] = []
     while True:
-        places = np.concatenate([[0], np.cumsum(room)])
-        values, indices = np.empty(places[-1], np.float32), np.empty(places[-1], dtype)
-        found, reached = np.zeros(ranges, np.int64), ends.copy()
-        if ranges == 1:
-            found[0], reached[0] = compiled.take_range(
-                memory, x, factor, eta, zero, starts[0], ends[0], values, indices
-            )
-        else:
-            compiled.take_ranges(memory, x, factor, eta, zero, starts, ends, values, indices, places, found, reached)
-        whole = bool((reached == ends).all())
-        if whole and not any(pieces):  # the usual case: one buffer, closed up where it is
-            compiled.close_gaps(values, indices, places, found)
-            k = int(found.sum())
+        values, indices = np.empty(many * room, np.float32), np.empty(many * room, dtype)
+        k, whole = compiled_take.take(*arguments, values, indices, None if many == 1 else many)
+        if whole and not goes:  # the usual case
             return torch.from_numpy(values[:k]), torch.from_numpy(indices[:k])
-        for j, (a, k) in enumerate(zip(places, found, strict=False)):
-            if k:
-                pieces[j].append((values[a : a + k], indices[a : a + k]))
+        starts, ends, found = ranges
+        goes.append((values[:k], indices[:k], found.copy()))
         if whole:
-            joined = [piece for of_range in pieces for piece in of_range]
-            return (
-                torch.from_numpy(np.concatenate([v for v, _ in joined])),
-                torch.from_numpy(np.concatenate([i for _, i in joined])),
-            )
+            return _joined(goes)
         # go on where the room ended, with as much as a range could fill
-        room = np.minimum(2 * room + SPARE, ends - reached + ROW + 1)
-        starts = reached
+        room = min(2 * room + SPARE, int((ends - starts).max()) + ROW + 1)
+
+
+def _joined(goes: Sequence[tuple[Any, Any, Any]]) -> tuple[Tensor, Tensor]:
+    """What each go found, range after range, with how many a range: all of a range before the next."""
+    ends = [np.cumsum(found)[:-1] for _, _, found in goes]
+
+    def joined(which: int) -> Tensor:
+        by_range = zip(*(np.split(go[which], end) for go, end in zip(goes, ends, strict=True)), strict=True)
+        return torch.from_numpy(np.concatenate([piece for pieces in by_range for piece in pieces]))
+
+    return joined(0), joined(1)
 
 
 def histogram(x: Tensor, residual: Tensor | None, scale: float) -> Tensor:
@@ -123,10 +120,18 @@ def histogram(x: Tensor, residual: Tensor | None, scale: float) -> Tensor:
 
 
 def sampled(x: Tensor, residual: Tensor | None, scale: float, size: int) -> Tensor:
-    """(size,) magnitudes of `reference.sampled`."""
-    out = np.empty(size, np.float32)
-    compiled.sample(x.numpy(), None if residual is None else residual.numpy(), np.float32(scale), out)
+    """(size,) magnitudes of `reference.sampled`. The threads are awake for what follows all the same."""
+    out, threads = np.empty(size, np.float32), _threads(x.numel())
+    if threads == 1:
+        compiled.sample_range(*_arrays(x, residual), scale, out, 0, size // reference.WIDTH)
+    else:
+        compiled.sample_ranges(*_arrays(x, residual), scale, out, _cut(size, threads, reference.WIDTH))
     return torch.from_numpy(out)
+
+
+def exceeding(x: Tensor, threshold: Tensor) -> int:
+    """How many |x| exceed it: what to expect of a selection, from a sample. Reads n."""
+    return compiled.sums(x.numpy(), None, 1.0, threshold.item(), None)[0]
 
 
 def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> None:
@@ -138,13 +143,38 @@ def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> 
         raise IndexError(f"a message has an index outside [0, {out.numel()})")
 
 
+def _arrays(x: Tensor, residual: Tensor | None) -> tuple[Any, Any]:
+    return x.numpy(), None if residual is None else residual.numpy()
+
+
+def _shared(n: int, unit: int) -> Any:
+    """(ranges + 1,) `_bounds` where several threads are worth waking, else None."""
+    threads = _threads(n)
+    return None if threads == 1 else _cut(n, threads, unit)
+
+
 def _bounds(n: int, unit: int) -> Any:
-    """Where the ranges of the threads begin and end: multiples of `unit`, but for the last."""
+    """Where the ranges of the threads begin and end: multiples of `unit`, but for the last. Not to be written to."""
+    return _cut(n, _threads(n), unit)
+
+
+def _threads(n: int) -> int:
     most = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     threads = min(torch.get_num_threads(), most) if PARALLEL else 1
-    ranges = max(1, min(threads, n // GRAIN))
+    return max(1, min(threads, n // GRAIN))
+
+
+@lru_cache
+def _cut(n: int, ranges: int, unit: int) -> Any:
     if ranges > 1:
-        set_num_threads(ranges)
+        get_num_threads()  # launches them, which code that is loaded from numba's cache takes for granted
     bounds = np.arange(ranges + 1, dtype=np.int64) * (-(-n // ranges // unit) * unit)
     bounds[-1] = n
     return np.minimum(bounds, n)
+
+
+@lru_cache
+def _begun(n: int, ranges: int, unit: int) -> Any:
+    """What `compiled_take.take` starts with: to be copied."""
+    bounds = _cut(n, ranges, unit)
+    return np.stack([bounds[:-1], bounds[1:], np.zeros(ranges, np.int64)])

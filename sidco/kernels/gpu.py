@@ -7,6 +7,7 @@ contiguous.
 """
 
 from collections.abc import Set
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,9 +29,8 @@ jit: Any = triton.jit  # a checker would hold a launch against the types inside 
 def moments(
     x: Tensor, above: Tensor | None, sums: Set[str], residual: Tensor | None = None, scale: float = 1.0
 ) -> tuple[Tensor, ...]:
-    """See `reference.moments`. Reads n, 2n with a residual, whatever is asked; the host does not wait.
-
-    ValueError if `sums` names no field.
+    """See `reference.moments`; ValueError if `sums` names no field. Reads n, 2n with a residual, whatever is asked; the
+    host does not wait.
     """
     n, tiles = x.numel(), _programs(x.numel(), SUM_TILE)
     dear = [name in sums for name in FIELDS[2:]]
@@ -42,6 +42,9 @@ def moments(
         _sum_tiles[(tiles,)](x, residual, above, partials, n, scale, *dear, SUM_TILE)
         _sum_partials[(len(FIELDS),)](partials, out, tiles, asked, FIELDS.index("maximum"), SUM_TILE)
     return out.unbind()
+
+
+exponential = partial(reference.exponential, moments=moments)  # one reading a stage; the host does not wait
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
@@ -82,7 +85,7 @@ def scatter_add_(out: Tensor, indices: Tensor, values: Tensor, alpha: float) -> 
 
 def _take(memory: Tensor, x: Tensor | None, scale: float, threshold: Tensor, zero: bool) -> tuple[Tensor, Tensor]:
     n, tiles = memory.numel(), _programs(memory.numel(), TILE)
-    threshold = threshold.to(memory.device)  # where it is already, but for one that nobody had to estimate
+    threshold = threshold.to(memory.device, torch.float32)  # it is there, but for one that nobody had to estimate
     counts = torch.empty(tiles, dtype=torch.int32, device=memory.device)
     with torch.cuda.device_of(memory):
         _count_tiles[(tiles,)](memory, x, threshold, counts, n, scale, TILE)

@@ -4,7 +4,8 @@ Vectors are walked in pieces that stay in cache, and sums are taken over fixed r
 not depend on the number of threads.
 """
 
-from collections.abc import Iterator, Set
+import math
+from collections.abc import Callable, Iterator, Set
 
 import torch
 from torch import Tensor
@@ -50,6 +51,28 @@ def moments(
         (torch.stack(rows["maximum"]).amax().double() if x.numel() else zero) if "maximum" in sums else nan,
         _all(rows["signed"], zero) if "signed" in sums else nan,
     )
+
+
+def exponential(
+    x: Tensor,
+    first: float,
+    share: float,
+    more: int,
+    residual: Tensor | None = None,
+    scale: float = 1.0,
+    moments: Callable[..., tuple[Tensor, ...]] = moments,
+) -> Tensor:
+    """The threshold of an exponential law fitted in stages to x, or to residual + scale * x: 0-d float64.
+
+    The first stage is fitted to all magnitudes and gives -mean ln first; `more` stages follow, each fitted to what
+    exceeds the threshold before it, to which it adds -mean ln share. Reads n a stage, by `moments`.
+    """
+    count, total, *_ = moments(x, None, frozenset(), residual, scale)
+    eta = -total / count.clamp_min(1) * math.log(first)
+    for _ in range(more):
+        count, total, *_ = moments(x, eta, frozenset(), residual, scale)
+        eta = eta - total / count.clamp_min(1) * math.log(share)
+    return eta
 
 
 def take(x: Tensor, threshold: Tensor, expected: int, *, zero: bool = False) -> tuple[Tensor, Tensor]:
