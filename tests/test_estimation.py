@@ -163,6 +163,9 @@ def test_more_stages_at_a_smaller_ratio_is_judged_in_one_cell(job, folder):
     (fewer / "steps.jsonl").write_text("".join(line.replace('"stages": ', '"stages": 1') + "\n" for line in lines))
     *_, verdict = (judge(table_of(folder, RULES_TABLE)) for judge in RULES_TABLE.claims.values())
     assert verdict.state == "holds"
+    (cell,) = verdict.cells
+    assert cell.where.endswith(", sidco_e rule=trend 0.001")
+    assert "\n" not in cell.where  # a row of pandas has methods where ours has columns
 
 
 def test_the_grid_of_the_rules_repeats_no_job_of_estimation(composed):

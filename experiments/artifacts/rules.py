@@ -83,10 +83,11 @@ def _more_stages(table: Frame) -> Verdict:
     """Of the smallest ratio against the largest, in the same cell, with the same fit and rule."""
     cells = []
     for _, rows in table.groupby(["cell", "compressor", "rule"], sort=False):
-        least, most = rows.loc[rows["ratio"].idxmin()], rows.loc[rows["ratio"].idxmax()]
-        if least["ratio"] < most["ratio"]:
-            figure = f"{least['stages_mean']:.1f} against {most['stages_mean']:.1f} at {most['ratio']:g}"
-            cells.append(Cell(place(least), least["stages_mean"] > most["stages_mean"], figure))
+        ordered = list(rows.sort_values("ratio").itertuples())
+        least, most = ordered[0], ordered[-1]
+        if least.ratio < most.ratio:
+            figure = f"{least.stages_mean:.1f} against {most.stages_mean:.1f} at {most.ratio:g}"
+            cells.append(Cell(place(least), least.stages_mean > most.stages_mean, figure))
     return Verdict(cells)
 
 
