@@ -231,6 +231,16 @@ def test_a_scaling_on_one_node_is_no_result_about_a_network(one_node, job, folde
     assert set(parts["scaling"].table["network"]) == {"loopback"}
 
 
+def test_rows_of_the_loss_curves_are_in_no_speed_table(job, folder):
+    job("none", [100] * 3)
+    job("topk", [50] * 3, ratio=0.01)
+    job("none", [100] * 9, tag="long", summary={"name_experiment": "loss_curves"})
+    parts = report.write(folder)
+    assert len(parts["speedup"].table) == 2
+    assert set(parts["break_even"].table["compressor"]) <= {"none", "topk"}
+    assert list(parts["table1"].table["where"]) == ["bench, 100 Mb/s link"]
+
+
 def test_one_number_of_ranks_is_no_scaling(job, folder):
     job("none", [100] * 3, **LOOPBACK)
     assert part_of(folder, SCALING) is None

@@ -19,7 +19,7 @@ from experiments.artifacts import break_even_text as text
 from experiments.artifacts.break_even_model import BreakEven, break_even, modelled_speedup
 from experiments.artifacts.cells import CellTable
 from experiments.artifacts.pictures import GREY, panels
-from experiments.artifacts.scaling import on_one_node
+from experiments.artifacts.scaling import timed_elsewhere
 from experiments.build import digest
 from experiments.results import Frame, apart_from, geometric_mean, labels, places
 
@@ -162,7 +162,7 @@ BREAK_EVEN = CellTable(
     title="Does it pay? Break-even link rates, modelled",
     source="ours, after SIDCo's claim that estimating a threshold costs less than it saves",
     experiment="speedup",
-    select=lambda runs: runs[(runs["network"] != "virtual") & (runs["world_size"] > 1) & ~on_one_node(runs)],
+    select=lambda runs: runs[(runs["network"] != "virtual") & (runs["world_size"] > 1) & ~timed_elsewhere(runs)],
     draw=draw,
     facts=text.facts,
     heading=text.heading,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator
 
 from experiments.artifacts import ROW, Cell, Verdict, in_order, link, paper_said, place, where
 from experiments.artifacts.pictures import GREY, Panel, panels, styles
@@ -146,7 +146,7 @@ def _quality_panel(ax: Axes, rows: Frame, *, looks: dict[str, dict[str, Any]]) -
     ratios = sorted(rows["ratio"].unique())
     ax.set_xlim(1.6 * max(ratios), min(ratios) / 1.6)
     ax.set_xticks(ratios, [f"{ratio:g}" for ratio in ratios])
-    ax.minorticks_off()
+    ax.xaxis.minorticks_off()
     ax.set(xlabel="ratio", ylabel="k̂/k")
 
 
@@ -167,7 +167,8 @@ def around_one(ax: Axes) -> None:
     """A logarithmic axis on which the band that counts as good is grey."""
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:g}")  # 0.1, not 10^-1
-    ax.yaxis.set_minor_formatter(LogFormatter())
+    ax.yaxis.set_minor_locator(LogLocator(subs=(2.0, 3.0, 5.0, 7.0)))
+    ax.yaxis.set_minor_formatter("{x:g}")
     ax.axhspan(*BAND, color=GREY, alpha=0.15, linewidth=0)
     ax.axhline(1, color=GREY, linewidth=0.8)
 

@@ -42,6 +42,12 @@ def on_one_node(runs: Frame) -> pd.Series:
     return (runs["network"] == "loopback") & (sizes > 1)
 
 
+def timed_elsewhere(runs: Frame) -> pd.Series:
+    """Which rows no speed table shows: those of a scaling on one node, and of the loss curves' grid."""
+    grid = runs.get("name_experiment", pd.Series(None, index=runs.index, dtype=object))
+    return on_one_node(runs) | (grid == "loss_curves")
+
+
 def draw(runs: Frame) -> pd.DataFrame:
     """One row per benchmark, compressor, ratio and number of ranks."""
     setting = apart_from(runs, {"world_size"})

@@ -17,7 +17,7 @@ import pandas as pd
 from experiments.artifacts import BF16, FP32, ROW, Cell, Verdict, in_order, paper_numbers, place, where
 from experiments.artifacts import speedup_text as text
 from experiments.artifacts.cells import CellTable
-from experiments.artifacts.scaling import on_one_node
+from experiments.artifacts.scaling import timed_elsewhere
 from experiments.artifacts.speedup_pictures import SPLIT, figures
 from experiments.recipe import later
 from experiments.results import Frame, geometric_mean, labels
@@ -222,8 +222,8 @@ def headline(table: Frame, numbers: Frame) -> pd.DataFrame:
 
 
 def _select(runs: Frame) -> Frame:
-    """Not of workers in one process, which have no speed, nor of ranks that share a node to see how they scale."""
-    return runs[(runs["network"] != "virtual") & ~on_one_node(runs)]
+    """Not of workers in one process, which have no speed, nor of what another artifact times."""
+    return runs[(runs["network"] != "virtual") & ~timed_elsewhere(runs)]
 
 
 SPEEDUP = CellTable(

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.artifacts import FP32, MARKS, PAPER, Cell, Part, Printed, Verdict, link, paper_numbers, where
-from experiments.artifacts.scaling import on_one_node
+from experiments.artifacts.scaling import timed_elsewhere
 from experiments.results import Frame
 from experiments.text import NOTHING, column, markdown, plus_minus, seeds, without_empty
 
@@ -51,10 +51,10 @@ class Table1:
 
 def draw(runs: Frame) -> pd.DataFrame:
     """One row per benchmark, link and setting; ranks that share a node to see how they scale are in `scaling`."""
+    runs = runs[~timed_elsewhere(runs)]
     runs = runs.assign(where=where(runs))
     timed = set(runs.loc[runs["network"] != "virtual", "name_benchmark"])
     kept = runs[(runs["network"] != "virtual") | ~runs["name_benchmark"].isin(timed)]
-    kept = kept[~on_one_node(kept)]
     rows = pd.DataFrame([_row(cell) for _, cell in kept.groupby("cell", sort=False)])
     if rows.empty:
         return rows
