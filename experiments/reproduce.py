@@ -117,7 +117,7 @@ def _yaml(group: str, name: str) -> Any:
 
 
 def run(command: Command) -> tuple[int, float, float]:
-    """(exit status, seconds, the largest of its processes in GiB)."""
+    """(exit status, seconds, the largest of its processes in GiB: never less than this one, as Linux counts a fork)."""
     began = time.time()
     process = subprocess.Popen([sys.executable, "-m", *command.words], cwd=ROOT)
     try:

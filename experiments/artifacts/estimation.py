@@ -167,7 +167,7 @@ def around_one(ax: Axes) -> None:
     """A logarithmic axis on which the band that counts as good is grey."""
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:g}")  # 0.1, not 10^-1
-    ax.yaxis.set_minor_locator(LogLocator(subs=(2.0, 3.0, 5.0, 7.0)))
+    ax.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
     ax.yaxis.set_minor_formatter("{x:g}")
     ax.axhspan(*BAND, color=GREY, alpha=0.15, linewidth=0)
     ax.axhline(1, color=GREY, linewidth=0.8)

@@ -33,8 +33,10 @@ LIMITS = """\
 
 
 def select(runs: Frame) -> Frame:
-    """Jobs that are long enough to have a curve, where dense has one to be compared with."""
-    long = runs[runs["steps_total"] >= LONG]
+    """Jobs that are long enough to have a curve, where dense has one to be compared with; not those run for their
+    gradients, with and without a memory.
+    """
+    long = runs[(runs["steps_total"] >= LONG) & (runs.get("name_experiment", "") != "statistics")]
     return long[long["cell"].isin(long.loc[long["name_compressor"] == FP32, "cell"])]
 
 
