@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 from IPython.display import Image, Markdown, display
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.artifacts.pictures import panels, styles
 from experiments.artifacts.speedup import SPEEDUP
@@ -102,6 +103,9 @@ def speed_and_estimate(ax, rows):
         ax.scatter(same["khat_over_k"], same["speedup_over_fp32"], s=size, label=label, **look)
     ax.axvspan(0.8, 1.25, color="#DDDDDD", zorder=0)
     ax.set(xscale="log", ylim=(0, None), xlabel="k̂/k: sent over asked for", ylabel="times as fast as dense fp32")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 if len(tried):
