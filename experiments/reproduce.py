@@ -30,7 +30,6 @@ PROFILES = tuple(sorted(path.stem for path in (ROOT / "conf" / "profile").glob("
 UNTIMED = ("estimation", "rules", "statistics", "microbench")  # grids of virtual workers, whose jobs may share a node
 CONVERGENCE = "convergence"  # its profiles are of virtual workers too: no other grid makes sense in them
 MORE_SEEDS = ("compressor=none,sidco_e", "ratio=0.001", "seed=2,3")  # of what convergence is about, beside seed 1
-IN_SMALL = {CONVERGENCE: "loss_curves"}
 LARGE = {  # of the quick profile: grid -> what it is cut down to on the four heaviest benchmarks
     "speedup": ("compressor=none,topk,dgc,sidco_e", "ratio=0.01,0.001"),
     "rules": ("compressor=sidco_e", "compressor.rule=trend,paper", "ratio=0.01,0.001"),
@@ -60,7 +59,7 @@ def commands(profile: str, only: Artifact | None, device: str) -> list[Command]:
         return [_sweep(CONVERGENCE, profile, output), _sweep(CONVERGENCE, profile, output, *MORE_SEEDS)]
     wanted = [artifact.experiment for artifact in ([only] if only else ARTIFACTS)]
     if profile != "paper":  # in small, the quality on the way is that of the loss curves' grid
-        wanted = [IN_SMALL.get(grid, grid) for grid in wanted]
+        wanted = ["loss_curves" if grid == CONVERGENCE else grid for grid in wanted]
     grids = list(dict.fromkeys(wanted))
     found = [_sweep(grid, profile, f"{output}/bench" if grid == "microbench" else output) for grid in grids]
     if profile == "quick":
