@@ -33,6 +33,7 @@ class Incompatible(ConfigError):
 class Training:
     batch_per_rank: int = MISSING
     clip_norm: float | None = None  # of the averaged gradient, in the 2-norm
+    momentum: float = 0.0  # the recipe's, wherever it is applied: by the optimizer, or by feedback=momentum
     steps: int = 20  # timed
     excluded_steps: int = 4  # before them: DDP rebuilds its buckets, caches warm up
     compute_only_steps: int = 5  # after them, under no_sync: what a step costs without any exchange
@@ -188,7 +189,7 @@ def _check_feedback(plain: dict[Any, Any]) -> None:
     if plain["compressor"] is None and feedback:
         raise Incompatible("this compressor has no message to feed back: drop feedback=")
     if "momentum" in feedback and plain["optimizer"].get("momentum"):
-        raise ConfigError("feedback=momentum holds the momentum of SGD: set optimizer.momentum=0")
+        raise ConfigError("feedback=momentum applies training.momentum before compression: set optimizer.momentum=0")
     if plain["training"]["local_clip"] and feedback.get("clip") is None and plain["training"]["clip_norm"]:
         raise ConfigError("training.local_clip leaves the average unclipped, so feedback.clip must be set")
 

@@ -72,7 +72,8 @@ def compared(config: dict[str, Any]) -> dict[str, Any]:
     value, nesterov, _ = _momentum(config)
     decay = _optimizer(config).get("weight_decay") or 0
     kept["optimizer"] = {**_optimizer(config), "momentum": value, "nesterov": nesterov, "weight_decay": decay}
-    kept["training"] = {key: value for key, value in config["training"].items() if key not in OF_MEMORY}
+    apart = (*OF_MEMORY, "momentum")  # what of it is applied stands under optimizer
+    kept["training"] = {key: value for key, value in config["training"].items() if key not in apart}
     return kept
 
 

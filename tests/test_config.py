@@ -14,8 +14,10 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from experiments.build import ConfigError, Incompatible, build, check, digest, rate_mbit, scientific
 from experiments.launch import job_folder
 from experiments.progress import jobs_of_sweep
+from experiments.recipe import compared
 from experiments.tasks import Classification, LanguageModel
 from sidco.compressors.sidco import Sidco
+from sidco.feedback import MomentumCorrection
 from sidco.method import Gathered
 
 CONF = ROOT / "conf"
@@ -152,6 +154,18 @@ def test_text_and_images_bring_their_task_and_their_optimizer(composed):
         config = check(composed(f"dataset={data}", "model=lstm" if data == "ptb" else "model=resnet20"))
         assert type(build(config["task"])) is task
         assert config["optimizer"].get("momentum") == momentum
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "momentum"), [("lstm_ptb", 0), ("resnet20_cifar10", 0.9), ("vgg19_imagenet", 0.875)]
+)
+def test_momentum_before_compression_is_that_of_the_dense_recipe(composed, benchmark, momentum):
+    dense, dgc = (check(composed(f"benchmark={benchmark}", f"compressor={name}")) for name in ("none", "dgc_full"))
+    correction = build(dgc["method"]).compressor
+    assert isinstance(correction, MomentumCorrection)
+    assert correction.momentum == momentum == dgc["training"]["momentum"]
+    assert (dgc["optimizer"].get("momentum") or 0) == 0
+    assert compared(dense) == compared(dgc)
 
 
 def test_groups_combine_freely(composed):

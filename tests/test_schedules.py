@@ -114,7 +114,7 @@ def test_recipes_are_those_of_the_released_code(
     assert (optimizer["lr"], optimizer.get("momentum"), optimizer.get("weight_decay")) == (rate, momentum, decay)
     assert str(build(config["schedule"])) == schedule
     assert (training["batch_per_rank"], training["epochs"], training["time_cap_s"]) == (batch, epochs, cap)
-    assert training["clip_norm"] == clip
+    assert (training["clip_norm"], training["momentum"]) == (clip, momentum or 0)
     assert training["decay_1d"] is ("cifar10" not in benchmark)
     assert config["workers"]["world_size"] == 8
 
