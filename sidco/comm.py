@@ -3,7 +3,6 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sidco.method import AllGather, AllReduce, Collective, Dialogue
+from sidco.traffic import Cost, Traffic
 from sidco.view import Layout
 
 S = TypeVar("S")
@@ -19,51 +19,6 @@ NOTHING = 255  # bytes of a message of fixed length from a rank that has none: i
 HEAD = [NOTHING] * 4
 SIZE_BYTES = 8  # one int64 a rank: the sizes exchanged before messages of unequal length
 OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-
-
-@dataclass
-class Traffic:
-    """What one rank put on the network, counted from the buffers really handed over."""
-
-    payload_bytes: int = 0  # its own messages
-    sent_bytes: int = 0  # what leaves its interface for them: padding, sizes, and every hop of a ring
-    coordinates: int = 0  # coordinates its messages carry
-    collectives: int = 0
-
-    def minus(self, other: "Traffic") -> "Traffic":
-        """What came on top of `other`, an earlier reading."""
-        return Traffic(*(getattr(self, name) - getattr(other, name) for name in Traffic.__dataclass_fields__))
-
-    def copy(self) -> "Traffic":
-        return self.minus(Traffic())
-
-    def count_all_reduce(self, nbytes: int, coordinates: int, world_size: int) -> None:
-        """A ring: each rank sends every chunk but its own twice around, 2 (W-1)/W n bytes."""
-        self._add(nbytes, round(2 * (world_size - 1) / world_size * nbytes), coordinates)
-
-    def count_all_gather(self, nbytes: int, sent: int, coordinates: int) -> None:
-        """`sent`: what this rank really sent, its own blocks and those it passed on, sizes included."""
-        self._add(nbytes, sent, coordinates)
-
-    def _add(self, payload: int, sent: int, coordinates: int) -> None:
-        self.payload_bytes += payload
-        self.sent_bytes += sent
-        self.coordinates += coordinates
-        self.collectives += 1
-
-
-@dataclass
-class Cost:
-    """Seconds that one dialogue, or several, spent with whom."""
-
-    compress: float = 0.0  # before the last collective
-    exchange: float = 0.0  # in collectives, waiting for the slowest rank included
-    mean: float = 0.0  # after the last collective
-
-    def add(self, other: "Cost") -> None:
-        self.compress += other.compress
-        self.exchange += other.exchange
-        self.mean += other.mean
 
 
 class Communicator(ABC):
@@ -114,9 +69,8 @@ class Ranks(Communicator):
         if own is None:
             return [None] * self.world_size
         if request.nbytes is not None:
-            heads = (
-                torch.stack([block[: len(HEAD)] for block in blocks]).to("cpu", copy=True).tolist()
-            )  # the host waits
+            # the host waits here
+            heads = torch.stack([block[: len(HEAD)] for block in blocks]).to("cpu", copy=True).tolist()
             lengths = [-1 if head == HEAD else length for head, length in zip(heads, lengths, strict=True)]
         return [block.view(own.dtype) if n >= 0 else None for block, n in zip(blocks, lengths, strict=True)]
 
@@ -125,9 +79,8 @@ class Ranks(Communicator):
         mine = torch.tensor([-1 if own is None else own.nbytes], dtype=torch.int64, device=self._device)
         sizes = [torch.empty_like(mine) for _ in range(self.world_size)]
         dist.all_gather(sizes, mine, group=self._group)
-        return (
-            torch.cat(sizes).to("cpu", copy=True).tolist()
-        )  # the host must wait: a receiver has to know how much comes
+        # the host must wait: a receiver has to know how much comes
+        return torch.cat(sizes).to("cpu", copy=True).tolist()
 
     def _ring(self, blocks: list[Tensor], rank: int) -> int:
         """Each rank passes on to the next what it had from the one before. Returns the bytes this rank sent.

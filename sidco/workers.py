@@ -10,11 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from sidco.comm import Cost, Traffic, lockstep
+from sidco.comm import lockstep
 from sidco.hook import Attachment, attach
 from sidco.method import Method, NonFiniteGradient
 from sidco.plan import Group, Plan
 from sidco.state import plain, restored
+from sidco.traffic import Cost, Traffic
 
 
 class Spent(NamedTuple):

@@ -7,10 +7,11 @@ import torch
 from conftest import ROOT
 
 from experiments.build import build, check
-from sidco.comm import Traffic, lockstep
+from sidco.comm import lockstep
 from sidco.feedback import ErrorFeedback
 from sidco.method import Gathered
 from sidco.testing import LAWS, accepts_edge_vectors, agrees_on_every_rank, finds_a_threshold, survives_the_wire
+from sidco.traffic import Traffic
 
 COMPRESSORS = sorted(path.stem for path in (ROOT / "conf" / "compressor").glob("*.yaml"))
 RATIOS = (0.1, 0.01, 0.001)

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidco.comm import Traffic, lockstep
+from sidco.comm import lockstep
 from sidco.compressors.sign import ScaledSign
 from sidco.method import Gathered
 from sidco.payload import Dense, Signs, Sparse, index_dtype, mean_of
+from sidco.traffic import Traffic
 
 
 @st.composite

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from sidco.comm import Traffic, lockstep
+from sidco.comm import lockstep
 from sidco.compressors.cast import Cast
 from sidco.compressors.hard import HardThreshold
 from sidco.compressors.sidco import Sidco
@@ -24,6 +24,7 @@ from sidco.testing import (
     stops_at_nan,
     survives_the_wire,
 )
+from sidco.traffic import Traffic
 from sidco.vectors import samples
 from sidco.wire import TYPES, Coded, Wire
 

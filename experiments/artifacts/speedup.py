@@ -7,24 +7,19 @@ only of runs that were evaluated on the way, for after a few steps they would be
 """
 
 import math
-from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from experiments.artifacts import BF16, FP32, ROW, Cell, Verdict, in_order, paper_numbers, place, where
+from experiments.artifacts import BF16, FP32, ROW, in_order, paper_numbers, place, where
 from experiments.artifacts import speedup_text as text
 from experiments.artifacts.cells import CellTable
 from experiments.artifacts.scaling import timed_elsewhere
+from experiments.artifacts.speedup_claims import CLAIMS, RIVALS, pairs
 from experiments.artifacts.speedup_pictures import SPLIT, figures
 from experiments.recipe import later
 from experiments.results import Frame, geometric_mean, labels
-
-RIVALS = {FP32: "no compression", "topk": "Topk", "dgc": "DGC"}  # and what the paper calls them
-SMALLEST, NEAR = 0.001, 0.85  # ratio, share of the rate without exchange
-QUALITY = (0.8, 1.25)  # of k_hat/k: the authors' tolerance of 0.2, as a factor both ways
 
 FIRST = [
     "name_benchmark", "name_dataset", "name_compressor", "network", "rate_mbit_per_s", "unit", "metric", "origin",
@@ -143,66 +138,6 @@ def _listed(seeds: Frame) -> str:
     return ", ".join(map(str, sorted(seeds)))
 
 
-def _sidco(table: Frame) -> Iterable[Any]:
-    return table[table["compressor"].str.startswith("sidco")].itertuples()
-
-
-def _pairs(table: Frame, name: str) -> list[tuple[Any, Any]]:
-    """Each row of SIDCo with the fastest row of that compressor at the same place and ratio, where there is one."""
-    rivals = table[table["compressor"] == name]
-    pairs = []
-    for ours in _sidco(table):
-        same = rivals[(rivals["cell"] == ours.cell) & (rivals["ratio"].isna() | (rivals["ratio"] == ours.ratio))]
-        if len(same):
-            pairs.append((ours, same.loc[same["units_per_second"].idxmax()]))
-    return pairs
-
-
-def _faster_than(name: str, table: Frame) -> Verdict:
-    """By medians; a difference that the steps' own 20 % and 80 % quantiles bridge is told as such."""
-    cells = []
-    for ours, theirs in _pairs(table, name):
-        times = ours.units_per_second / theirs.units_per_second
-        overlap = ours.step_ms_p20 <= theirs.step_ms_p80 and theirs.step_ms_p20 <= ours.step_ms_p80
-        figure = f"{times:.2f}x{' (within the spread of the steps)' if overlap else ''}"
-        cells.append(Cell(place(ours), times > 1, figure))
-    return Verdict(cells)
-
-
-def _compresses_faster_than(name: str, table: Frame) -> Verdict:
-    cells = []
-    for ours, theirs in _pairs(table, name):
-        figure = f"{ours.compress_ms:.2f} against {theirs.compress_ms:.2f} ms"
-        cells.append(Cell(place(ours), ours.compress_ms < theirs.compress_ms, figure))
-    return Verdict(cells)
-
-
-def _estimates_well(table: Frame) -> Verdict:
-    dgc = {place(ours): f" (dgc {theirs.khat_over_k:.2f})" for ours, theirs in _pairs(table, "dgc")}
-    low, high = QUALITY
-    return Verdict([
-        Cell(place(ours), low <= ours.khat_over_k <= high, f"{ours.khat_over_k:.2f}{dgc.get(place(ours), '')}")
-        for ours in _sidco(table)
-    ])  # fmt: skip
-
-
-def _beats_best_dense(table: Frame) -> Verdict:
-    """The fastest compressor of each place and ratio has to."""
-    tried = table[table["ratio"].notna() & table["speedup_over_best_dense"].notna()]
-    best = tried.loc[tried.groupby(["cell", "ratio"], sort=False)["speedup_over_best_dense"].idxmax()]
-    return Verdict([
-        Cell(place(row), row.speedup_over_best_dense > 1, f"{row.speedup_over_best_dense:.2f}x over {row.best_dense}")
-        for row in best.itertuples()
-    ])  # fmt: skip
-
-
-def _hardly_costs(table: Frame) -> Verdict:
-    """Against the steps of the same job under `no_sync`, clipping and optimizer included."""
-    tried = [row for row in _sidco(table) if row.ratio == SMALLEST and not math.isnan(row.compute_only_ms)]
-    shares = [(place(row), row.compute_only_ms / row.step_ms) for row in tried]
-    return Verdict([Cell(where, share >= NEAR, f"{100 * share:.0f} %") for where, share in shares])
-
-
 def headline(table: Frame, numbers: Frame) -> pd.DataFrame:
     """The paper's "up to" beside the largest ratio measured here; the two are never in one column."""
     rivals = {f"SIDCo over {said}": name for name, said in RIVALS.items()}
@@ -210,7 +145,7 @@ def headline(table: Frame, numbers: Frame) -> pd.DataFrame:
     for number in numbers.itertuples():
         found = [
             (ours.units_per_second / theirs.units_per_second, place(ours))
-            for ours, theirs in _pairs(table, rivals.get(str(number.claim), ""))
+            for ours, theirs in pairs(table, rivals.get(str(number.claim), ""))
         ]
         times, where = max(found, default=(math.nan, "no data"))
         rows.append({
@@ -243,14 +178,5 @@ SPEEDUP = CellTable(
     limits=text.LIMITS,
     warning=text.warning,
     headline=lambda table: text.headline(headline(table, paper_numbers())),
-    claims={
-        **{f"SIDCo trains faster than {said}": partial(_faster_than, name) for name, said in RIVALS.items()},
-        "SIDCo compresses in less time than Topk": partial(_compresses_faster_than, "topk"),
-        "SIDCo compresses in less time than DGC": partial(_compresses_faster_than, "dgc"),
-        "SIDCo compresses in less time than RedSync": partial(_compresses_faster_than, "redsync"),
-        "SIDCo compresses in less time than GaussianK": partial(_compresses_faster_than, "gaussiank"),
-        "SIDCo's k_hat/k stays within 0.8 and 1.25, an estimate as good as DGC's": _estimates_well,
-        "Compression beats the best dense baseline (fp32 or bf16)": _beats_best_dense,
-        "SIDCo at 0.001 trains at 85 % or more of the rate without any exchange (ours)": _hardly_costs,
-    },
+    claims=CLAIMS,
 )

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, PLR0913 - numba infers types; a kernel takes arrays one by one
 """The inner loops of a selection, like those of `sidco.kernels.compiled`: by rows, most of which hold no hit."""
 
 from typing import Any
