@@ -32,6 +32,7 @@ from experiments.artifacts.speedup import SPEEDUP
 from experiments.artifacts.table1 import TABLE1
 from experiments.build import digest
 from experiments.progress import plain_console
+from experiments.record import ROOT
 from experiments.results import Frame, newest_code, read, states
 from experiments.text import bullets, several
 from experiments.wandb_sink import log_report
@@ -132,8 +133,13 @@ def _claims(claims: Mapping[str, Verdict]) -> str:
 def _empty(folder: Path, names: list[str]) -> str:
     """The artifacts that have nothing here: said, not left out."""
     profile = folder.resolve().name
-    elsewhere = "" if profile == "quick" else f" PROFILE={profile}"
-    lines = [f"- {name}: no data here; `make artifact-{name}{elsewhere}` fills it" for name in names]
+    if profile == "quick":
+        how = "; `make artifact-{name}` fills it"
+    elif (ROOT / "conf" / "profile" / f"{profile}.yaml").exists() and not profile.startswith("convergence"):
+        how = f"; `make artifact-{{name}} PROFILE={profile}` fills it"
+    else:  # a folder of one's own, or a profile that trains for quality alone
+        how = "; `make artifact-{name}` has it, in outputs/quick"
+    lines = [f"- {name}: no data here{how.format(name=name)}" for name in names]
     return "\n".join(["## Artifacts without data", "", *lines]) if lines else ""
 
 

@@ -280,6 +280,15 @@ def test_rows_state_the_schedule_and_rows_that_differ_in_it_are_no_baseline(tmp_
     assert f"{shared}; learning rate 0.1; constant rate" in text
 
 
+def test_the_artifacts_of_long_runs_state_the_schedule_too(tmp_path):
+    same = {"optimizer": MOMENTUM, "schedule": {**NODE, **CIFAR}, "training": {"decay_1d": False}}
+    for name, ratio in (("none", None), ("sidco_e", 0.1)):
+        write_job(tmp_path, name, [50] * 120, ratio=ratio, **same)
+    parts = report.write(tmp_path)
+    for name in ("loss_curves", "estimation"):
+        assert "(not of 1-D parameters); learning rate 0.1; rate with 5 warm-up epochs" in parts[name].body
+
+
 def test_a_configuration_without_the_newer_keys_trained_at_a_constant_rate(tmp_path):
     path = write_job(tmp_path, "topk", [50] * 3, ratio=0.1, optimizer=MOMENTUM)
     old = yaml.safe_load((path / "config.yaml").read_text())

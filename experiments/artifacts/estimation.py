@@ -19,7 +19,7 @@ from experiments.artifacts import ROW, Cell, Verdict, in_order, link, paper_said
 from experiments.artifacts.pictures import GREY, Panel, panels, styles
 from experiments.artifacts.remarks import shared_training
 from experiments.artifacts.steps import LONG, StepTable
-from experiments.recipe import rule
+from experiments.recipe import later, rule
 from experiments.results import Z90, Frame, labels
 from experiments.text import bullets, column, plus_minus, seeds, several, without_empty
 
@@ -62,8 +62,9 @@ def _row(jobs: Frame, found: list[Frame]) -> dict[str, Any]:
     errors = [interval(of_job["khat_over_k"]) for of_job in found]
     c = every["khat_over_k"]
     return {
-        **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])}, "rule": first["rule"],
-        "steps_counted": min(map(len, found)), "first_step": min(int(of_job["step"].min()) for of_job in found),
+        **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])}, **later(first),
+        "rule": first["rule"], "steps_counted": min(map(len, found)),
+        "first_step": min(int(of_job["step"].min()) for of_job in found),
         "khat_over_k": sum(of_job["khat_over_k"].mean() for of_job in found) / len(found),
         "khat_over_k_ci90": sqrt(sum(error**2 for error in errors)) / len(errors),
         "khat_over_k_median": c.median(), "khat_over_k_p5": c.quantile(0.05), "khat_over_k_p95": c.quantile(0.95),

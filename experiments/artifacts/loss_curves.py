@@ -16,6 +16,7 @@ from experiments.artifacts import FP32, NEVER, ROW, Cell, Verdict, in_order, lin
 from experiments.artifacts.pictures import GREY, Panel, panels, styles
 from experiments.artifacts.remarks import reasons, shared_training
 from experiments.artifacts.steps import LONG, StepTable, by_ratio
+from experiments.recipe import later
 from experiments.results import Frame, labels
 from experiments.text import bullets, column, seeds, several, without_empty
 
@@ -71,7 +72,7 @@ def _row(jobs: Frame, curves: dict[str, Frame], goals: dict[tuple[str, int], flo
     timed = nan if first["network"] == "virtual" else reached["seconds"].mean()
     known = not any(pd.isna(goal) for goal in wanted)
     return {
-        **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])},
+        **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])}, **later(first),
         **{f"loss_{part}": _mean(found, share) for part, share in (("quarter", 0.25), ("half", 0.5), ("end", 1.0))},
         "goal": sum(wanted) / len(wanted), "reached_goal": sum(map(len, there)) if known else nan,
         "steps_to_goal": reached["step"].mean() + 1, "seconds_to_goal": timed, "seeds": len(jobs),

@@ -17,6 +17,7 @@ from experiments.artifacts.cells import CellTable
 from experiments.artifacts.pictures import GREY, panels, styles
 from experiments.artifacts.remarks import reasons, shared_training
 from experiments.build import digest
+from experiments.recipe import later
 from experiments.results import Frame, apart_from, geometric_mean, labels, places
 from experiments.text import bullets, column, seeds, several, without_empty
 
@@ -66,7 +67,8 @@ def _row(jobs: Frame, alone: Frame) -> dict[str, Any]:
     first, ranks = jobs.iloc[0], jobs.iloc[0]["world_size"]
     rate, one = geometric_mean(jobs["units_per_second"]), alone.get(first["cell"], nan)
     return {
-        **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])}, "rate_mbit_per_s": nan,
+        **{name.removeprefix("name_"): first[name] for name in (*FIRST, *ROW[:3])}, **later(first),
+        "rate_mbit_per_s": nan,
         "units_per_second": rate, "speedup": rate / one, "efficiency": rate / (ranks * one),
         "step_ms": jobs["step_ms_median"].mean(), "compute_only_ms": jobs["compute_only_ms"].mean(),
         "exposed_comm_ms": jobs["exposed_comm_ms"].mean(), "loss_last": jobs["loss_last"].mean(),
