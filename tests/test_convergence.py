@@ -9,6 +9,7 @@ from fabricated import NO_LINK, write_job
 from rich.cells import cell_len
 
 from experiments import report
+from experiments.artifacts import Cell
 from experiments.artifacts.convergence import CONVERGENCE
 from experiments.curves import LOSS, POINTS, QUALITY, curves
 from experiments.publish import publish
@@ -83,7 +84,7 @@ def test_claims_are_tried_at_these_epochs(sweep, job, folder):
     dense, topk = ([(cell.where, cell.holds) for cell in verdict.cells] for verdict in verdicts)
     assert dense == [("bench, virtual workers, sidco_e 0.1", True), ("bench, virtual workers, sidco_e 0.01", False)]
     assert topk == [("bench, virtual workers, sidco_e 0.01", False)]
-    assert verdicts[0].cells[0].figure == "59.00 against 60.00 top1 after 3 epochs, 1 seed"
+    assert verdicts[0].cells[0].figure == "59.00 top1, 1.00 worse than dense after 3 epochs, 1 seed"
 
 
 def test_less_perplexity_is_above_dense(folder):
@@ -110,6 +111,19 @@ def test_seeds_have_a_mean_and_a_spread_and_are_compared_one_by_one(job, folder)
     assert "| 60.50 ±3.54 | 60.50 | -1.50 ±0.71 | 4 |" in text
     assert "| 2 seeds |" in text
     assert "topk 0.01: no gap to dense for seed 3: dense fp32 (none) did not finish" in text
+
+
+def test_claims_compare_seed_by_seed(job, folder):
+    for seed, dense, ours in ((1, 60, 59), (2, 90, 89.5)):  # seeds differ by more than compressors do
+        job("none", seed=seed, quality=(1, 2, dense))
+        job("sidco_e", seed=seed, ratio=0.1, quality=(1, 2, ours))
+    job("topk", seed=1, ratio=0.1, quality=(1, 2, 58))
+    job("topk", seed=2, ratio=0.01, quality=(1, 2, 99))  # another ratio
+    table = CONVERGENCE.draw(read(folder))
+    dense, topk = (judge(table).cells for judge in CONVERGENCE.claims.values())
+    where = "bench, virtual workers, sidco_e 0.1"
+    assert dense == [Cell(where, True, "74.25 top1, 0.75 worse than dense after 3 epochs, mean of 2 seeds")]
+    assert topk == [Cell(where, True, "74.25 top1, 1.00 better than topk after 3 epochs, 1 seed")]
 
 
 def test_ranks_that_were_evaluated_are_in_both_parts(job, sweep, folder):
