@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
+CODE = ("sidco", "experiments", "conf", "pyproject.toml", "constraints.txt")  # what a number depends on
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -120,7 +121,7 @@ def environment(fingerprint: str) -> dict[str, Any]:
         "python_version": platform.python_version(),
         "torch_version": torch.__version__,
         "commit": commit or "unknown",
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else None,
+        "uncommitted_changes": uncommitted() if commit else None,
         "code_fingerprint": fingerprint,
         "nccl": {name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
         "gpu_topology": topology,
@@ -135,6 +136,11 @@ def hardware() -> str:
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"{os.cpu_count()}x {model}" + (f" + {len(gpus)}x {gpus[0]}" if gpus else "")
+
+
+def uncommitted() -> bool:
+    """Is any code or setting not as the commit has it, or not in it? What is written about results does not count."""
+    return bool(_git("status", "--porcelain", "--untracked-files=all", "--", *CODE))
 
 
 def _git(*words: str) -> str:
