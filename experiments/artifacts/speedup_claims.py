@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from experiments.artifacts import FP32, Cell, Verdict, place
+from experiments.artifacts.estimation import BAND
 from experiments.results import Frame
 
 RIVALS = {FP32: "no compression", "topk": "Topk", "dgc": "DGC"}  # and what the paper calls them
 SMALLEST, NEAR = 0.001, 0.85  # ratio, share of the rate without exchange
-QUALITY = (0.8, 1.25)  # of k_hat/k: the authors' tolerance of 0.2, as a factor both ways
 
 
 def _sidco(table: Frame) -> Iterable[Any]:
@@ -49,7 +49,7 @@ def compresses_faster_than(name: str, table: Frame) -> Verdict:
 
 def estimates_well(table: Frame) -> Verdict:
     dgc = {place(ours): f" (dgc {theirs.khat_over_k:.2f})" for ours, theirs in pairs(table, "dgc")}
-    low, high = QUALITY
+    low, high = BAND
     return Verdict([
         Cell(place(ours), low <= ours.khat_over_k <= high, f"{ours.khat_over_k:.2f}{dgc.get(place(ours), '')}")
         for ours in _sidco(table)
